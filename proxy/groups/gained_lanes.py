@@ -2,8 +2,8 @@
 
 A member that commits below the offset that it was answered, and has fetched nothing below it
 since the lane came to it, has not sought back: it commits records of an earlier turn.
-Only lanes that are new to the member are kept here. Of a lane that it held before, it may go on
-with records that it has fetched long ago.
+Only lanes that are new to the member are kept here: of a lane that it held before, it may still
+have records that it fetched long ago.
 
 Source: docs/decisions/031.
 """
@@ -19,7 +19,7 @@ from keylane.assignor.model import Lane
 LANES_MAX: Final = 200_000
 """Lanes of all members together; those beyond are not watched, and commits count as they come."""
 WATCHERS_MAX: Final = 64
-"""Of one lane by one client id, each in another group: a Fetch looks at all of them."""
+"""Groups in which one client id gained one lane: a Fetch looks at each of them."""
 NEVER: Final = 2**63 - 1
 
 
@@ -35,17 +35,17 @@ class GainedLane:
 
 @dataclass(slots=True)
 class GainedLanes:
-    """Of all members of a proxy, by client id: a Fetch says no more of its sender."""
+    """Lanes of a node's members, by client id: a Fetch says no more of its sender."""
 
     by_client: dict[str, dict[Lane, list[GainedLane]]] = field(default_factory=dict)
-    """Several where members of several groups go by one client id."""
+    """Several of one lane where members of several groups go by one client id."""
     lane_count: int = 0
     """Lanes that are held in assignments, gained or not."""
 
     def note_fetched(
         self, client_id: str, topic: str, positions: Iterable[tuple[int, int]]
     ) -> None:
-        """A client asks for records of lanes: (index, offset) of each."""
+        """Note the records that a client asks for: (index, offset) of each lane."""
         lanes = self.by_client.get(client_id)
         if lanes is None:
             return
@@ -62,7 +62,7 @@ class GainedLanes:
         return watchers[-1]
 
     def remove(self, client_id: str, lane: Lane, gained: GainedLane) -> None:
-        """Watch it no longer."""
+        """Watch a lane no longer."""
         lanes = self.by_client[client_id]
         kept = [each for each in lanes[lane] if each is not gained]
         if kept:
@@ -74,7 +74,7 @@ class GainedLanes:
 
 
 class MemberLanes:
-    """Of the member behind one connection; a consumer has one connection to its coordinator."""
+    """Lanes of the member behind one connection, its only one to its coordinator."""
 
     def __init__(self, shared: GainedLanes) -> None:
         self._shared = shared
@@ -84,9 +84,9 @@ class MemberLanes:
         self._gained: dict[Lane, GainedLane] = {}
 
     def note_given(self, group: str, client_id: str, lanes: Iterable[Lane]) -> None:
-        """A generation begins, in which the member holds these lanes.
+        """Note that a generation begins, in which the member holds these lanes.
 
-        What it holds in the first one that this connection sees may be its own of before.
+        In the first one that this connection sees, it may have held them before.
         """
         is_known = (group, client_id) == (self._group, self._client_id)
         before = self._given
@@ -102,16 +102,16 @@ class MemberLanes:
                 self._gained[lane] = gained
 
     def note_answered(self, group: str, lane: Lane, offset: int) -> None:
-        """The member was answered a committed offset; only the first one of a generation counts.
+        """Note a committed offset that the member was answered; the first of a generation counts.
 
-        A later one is not where the member goes on from.
+        From a later one the member does not go on.
         """
         gained = self._gained.get(lane) if group == self._group else None
         if gained is not None and gained.answered is None:
             gained.answered = offset
 
     def is_left_over(self, group: str, lane: Lane, offset: int) -> bool:
-        """Return whether a commit of this offset can only come of records of an earlier turn."""
+        """Return whether a commit of this offset must be of records of an earlier turn."""
         gained = self._gained.get(lane) if group == self._group else None
         if gained is None or gained.answered is None:
             return False

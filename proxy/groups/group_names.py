@@ -3,16 +3,17 @@
 Source: docs/decisions/024, docs/decisions/025.
 
 To an assignor `orders`, `orders.lanes-8` and `orders.lanes-16` are three topics, and it deals out
-each of them in full. A group that goes by two of them has each key at two members.
+each in full. A group that goes by two of them has each key at two members.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
+
+from keylane.bounded import CostBoundedDict
 
 GROUPS_MAX: Final = 10_000
 """Groups that are remembered; the longest unseen are forgotten first."""
@@ -32,11 +33,11 @@ class Clash:
     """Two names of one topic in a group."""
 
     topic: str
-    """As the broker names it."""
+    """Name at the broker."""
     name: str
-    """By which the group goes on."""
+    """Name by which the group goes on."""
     other: str
-    """By which it must not be read beside that."""
+    """Name by which the topic must not be read beside that."""
 
 
 @dataclass(slots=True)
@@ -50,26 +51,25 @@ class Join:
 @dataclass(slots=True)
 class _Group:
     members: dict[str, Names] = field(default_factory=dict)
-    """By `identity_of`."""
+    """Names by `identity_of`."""
     joins: list[Join] = field(default_factory=list)
     is_complete: bool = False
     """No member of the group is missing in `members`."""
     ids: frozenset[str] = frozenset()
     """Member ids of the last generation that was seen."""
     began_here: bool = False
-    """The group had no member since this process looks at it, before those it has now."""
+    """The group was empty once since this process looks at it, before the members of now."""
     is_brokers: bool = False
     """The broker deals out the group's partitions (KIP-848)."""
     refused: frozenset[str] = frozenset()
     """Member ids of the last generation that go by another name than the rest."""
     chosen: Mapping[str, str] = field(default_factory=dict)
-    """By which name the last generation goes, by topic of the broker."""
+    """Names by which the last generation goes, by topic of the broker."""
     logged: set[tuple[str, str]] = field(default_factory=set)
     seen: set[Place] = field(default_factory=set)
-    """Place where the coordinator was seen to have an offset of the group."""
-
+    """Places where the coordinator was seen to have an offset of the group."""
     names_count: int = 0
-    """Of all members."""
+    """Sum over the members."""
 
     @property
     def cost(self) -> int:
@@ -83,29 +83,29 @@ class _Group:
         self.members[identity] = names
 
 
-class GroupNames:
-    """Groups that have lanes, with the names that their members subscribe to.
+_UNKNOWN: Final = _Group()
 
-    Invariant: `_cost` is the sum over the groups.
-    """
+
+class GroupNames:
+    """Groups that have lanes, with the names that their members subscribe to."""
 
     def __init__(self, *, groups_max: int = GROUPS_MAX, names_max: int = NAMES_MAX) -> None:
-        self._groups: OrderedDict[str, _Group] = OrderedDict()
-        self._groups_max, self._names_max, self._cost = groups_max, names_max, 0
+        self._groups: CostBoundedDict[str, _Group] = CostBoundedDict(
+            _Group, cost_max=names_max, size_max=groups_max
+        )
 
     def __contains__(self, group: str) -> bool:
         return group in self._groups
 
     def is_complete(self, group: str) -> bool:
         """Return whether the names of all members of the group are known."""
-        known = self._groups.get(group)
-        return known is not None and known.is_complete
+        return self._groups.get(group, _UNKNOWN).is_complete
 
     def note_seen(self, group: str, place: Place) -> None:
-        """The coordinator has an offset of the group there; later it is committed in time."""
-        known = self._groups.get(group)
-        if known is None or (not known.began_here and place not in known.seen):
-            with self._changed(group) as changed:
+        """Note that the coordinator has an offset of the group there, which is committed in time."""
+        known = self._groups.get(group, _UNKNOWN)
+        if not known.began_here and place not in known.seen:
+            with self._groups.changed(group) as changed:
                 changed.seen.add(place)
 
     def may_have_expired(self, group: str, place: Place) -> bool:
@@ -114,37 +114,35 @@ class GroupNames:
         It has not under members that came to an empty group since this process looks at it, and
         not where it was seen before.
         """
-        known = self._groups.get(group)
-        return known is None or not (known.began_here or place in known.seen)
+        known = self._groups.get(group, _UNKNOWN)
+        return not (known.began_here or place in known.seen)
 
     def is_refused(self, group: str, member_id: str) -> bool:
         """Return whether a member was left out of the group's last generation."""
-        known = self._groups.get(group)
-        return known is not None and member_id in known.refused
+        return member_id in self._groups.get(group, _UNKNOWN).refused
 
     def is_brokers(self, group: str) -> bool:
         """Return whether the broker was last seen to deal out the group's partitions."""
-        known = self._groups.get(group)
-        return known is not None and known.is_brokers
+        return self._groups.get(group, _UNKNOWN).is_brokers
 
     def note_brokers(self, group: str, *, is_brokers: bool) -> None:
-        """An answer has shown which side deals out the group's partitions."""
-        with self._changed(group) as known:
+        """Note which side deals out the group's partitions, by an answer."""
+        with self._groups.changed(group) as known:
             known.is_brokers = is_brokers
 
     def begin_join(self, group: str, identity: str, names: Names) -> Join:
-        """A member's JoinGroup is passed on."""
+        """Note a member's JoinGroup that is passed on."""
         join = Join(identity, names)
-        with self._changed(group) as known:
+        with self._groups.changed(group) as known:
             known.joins.append(join)
         return join
 
     def end_join(self, group: str, join: Join, identity: str | None = None) -> None:
-        """The coordinator has answered it, or its connection has ended.
+        """Note that the coordinator has answered it, or its connection has ended.
 
-        identity: as which it is a member from now on; None: it is not known to be one.
+        identity: its name as a member from now on; None: it is not known to be one.
         """
-        with self._changed(group) as known:
+        with self._groups.changed(group) as known:
             known.joins = [one for one in known.joins if one is not join]
             if identity is not None:
                 known.put(identity, join.names)
@@ -157,12 +155,12 @@ class GroupNames:
         ids: Iterable[str],
         refused: Iterable[str] = (),
     ) -> None:
-        """The leader of a generation is answered: its members, all of them.
+        """Note every member of a generation, as its leader was answered.
 
-        members: by identity. ids: their member ids. A coordinator gives none of these twice, so a
+        members: by identity. ids: their member ids. A coordinator gives no id twice, so a
         generation that has none of the one before may have begun with an empty group.
         """
-        with self._changed(group) as known:
+        with self._groups.changed(group) as known:
             now = frozenset(ids)
             known.chosen = dict(chosen)
             if known.ids and known.ids.isdisjoint(now):
@@ -172,22 +170,22 @@ class GroupNames:
             known.is_complete = True
 
     def note_members(self, group: str, members: Mapping[str, Names]) -> None:
-        """The coordinator was asked for a group that is stable: its members, all of them."""
-        with self._changed(group) as known:
+        """Note every member of a group that the coordinator showed as stable."""
+        with self._groups.changed(group) as known:
             known.put_all(members)
             known.is_complete = True
 
     def note_empty(self, group: str) -> None:
-        """The coordinator was asked for a group that has no members."""
-        with self._changed(group) as known:
+        """Note that the coordinator showed the group without members."""
+        with self._groups.changed(group) as known:
             known.put_all({})
             known.is_complete = True
             known.ids, known.refused, known.began_here = frozenset(), frozenset(), True
             known.chosen, known.seen = {}, set()
 
     def keep_only(self, group: str, identities: Collection[str]) -> bool:
-        """Forget former members; whether the names of all these members are known."""
-        with self._changed(group) as known:
+        """Forget former members; return whether the names of each of these members are known."""
+        with self._groups.changed(group) as known:
             known.put_all({name: n for name, n in known.members.items() if name in identities})
             joining = {join.identity for join in known.joins}
             return all(name in known.members or name in joining for name in identities)
@@ -197,8 +195,8 @@ class GroupNames:
     ) -> Clash | None:
         """Return why a member may not join with these names; None: it may.
 
-        The group goes by the names of its other members. Where members that it has already differ,
-        as in a group that is older than this rule, the most of them count.
+        The group goes by the names of its other members. Where these differ already, as in a group
+        that is older than this rule, the majority counts.
         """
         known = self._groups.get(group)
         if known is None:
@@ -212,46 +210,27 @@ class GroupNames:
         return first_clash(names, running, physical_name)
 
     def chosen(self, group: str) -> Mapping[str, str]:
-        """By which name the last generation that was seen goes, by topic of the broker."""
-        known = self._groups.get(group)
-        return known.chosen if known is not None else {}
+        """Return the names by which the last generation goes, by topic of the broker."""
+        return self._groups.get(group, _UNKNOWN).chosen
 
     def log_once(self, group: str, clash: Clash) -> bool:
         """Return whether this clash of the group is new."""
-        with self._changed(group) as known:
+        with self._groups.changed(group) as known:
             pair = (clash.name, clash.other)
             is_new = pair not in known.logged
             known.logged.add(pair)
             return is_new
 
     def forget_where(self, is_lost: Callable[[str], bool]) -> None:
-        """Another node serves these groups: what is known of them here grows old."""
+        """Forget groups that another node serves: knowledge of them here grows old."""
         for group in [group for group in self._groups if is_lost(group)]:
-            self._cost -= self._groups.pop(group).cost
+            self._groups.drop(group)
 
     def check(self) -> None:
         """Assert the invariants; tests call it after every step."""
         for known in self._groups.values():
             assert known.names_count == sum(map(len, known.members.values()))
-        assert self._cost == sum(known.cost for known in self._groups.values())
-        assert len(self._groups) <= self._groups_max
-        assert self._cost <= self._names_max or len(self._groups) <= 1
-
-    @contextmanager
-    def _changed(self, group: str) -> Iterator[_Group]:
-        """A group while it is changed: it costs what it holds afterwards, and was seen last."""
-        known = self._groups.pop(group, None)
-        self._cost -= known.cost if known is not None else 0
-        known = self._groups[group] = known if known is not None else _Group()
-        try:
-            yield known
-        finally:
-            self._cost += known.cost
-            while len(self._groups) > 1 and (
-                len(self._groups) > self._groups_max or self._cost > self._names_max
-            ):
-                _, forgotten = self._groups.popitem(last=False)
-                self._cost -= forgotten.cost
+        self._groups.check()
 
 
 def choose_names(
@@ -259,9 +238,9 @@ def choose_names(
     physical_name: PhysicalName,
     favoured: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The name to go by, by topic of the broker: the favoured one where a member has it.
+    """Return the name to go by, by topic of the broker: the favoured one where a member has it.
 
-    Else that of most members; of equal ones the first by name, so that all nodes choose alike.
+    Else that of most members; of equal ones the first by name, so that every node chooses alike.
     """
     counts: dict[str, Counter[str]] = {}
     for names in held:
@@ -279,7 +258,7 @@ def choose_names(
 def first_clash(
     names: Names, chosen: Mapping[str, str], physical_name: PhysicalName
 ) -> Clash | None:
-    """The first name, in order, by which a member means a topic that has another name."""
+    """Return the first name, in order, by which a member means a topic with another name."""
     for name in sorted(names):
         topic = physical_name(name)
         going = chosen.get(topic, name)
@@ -289,14 +268,14 @@ def first_clash(
 
 
 def own_clash(names: Names, physical_name: PhysicalName) -> Clash | None:
-    """Two names of one topic in what one member subscribes to."""
+    """Return two names of one topic in the subscription of one member."""
     return first_clash(names, choose_names([names], physical_name), physical_name)
 
 
 def clashes_of(
     members: Mapping[str, Names], chosen: Mapping[str, str], physical_name: PhysicalName
 ) -> Iterator[tuple[str, Clash]]:
-    """Members that go by another name than their group: (identity, why)."""
+    """Yield members that go by another name than their group: (identity, why)."""
     for identity, names in members.items():
         clash = first_clash(names, chosen, physical_name)
         if clash is not None:

@@ -5,17 +5,17 @@ Source: KIP-345 (static membership), KIP-429 (cooperative rebalancing).
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from keylane.bounded import CostBoundedDict
 from keylane.proxy.groups.rebalance_times import Rounds
 
 Lane = tuple[str, int]
 """Topic as the client names it, lane index."""
 Signature = tuple[object, ...]
-"""Reason of a target: it is kept while this stays the same."""
+"""Reason of a target, which is kept while this stays the same."""
 
 COST_MAX: Final = 64 * 1024**2
 """Bytes of all memories: 1,000 groups of 100 members on 1,000 lanes."""
@@ -25,7 +25,7 @@ MEMBER_COST: Final = 256
 
 
 def identity_of(member_id: str, instance_id: str | None) -> str:
-    """Name under which a member's lanes are remembered over generations."""
+    """Return the name under which a member's lanes are remembered over generations."""
     return f"static {instance_id}" if instance_id else member_id
 
 
@@ -41,7 +41,7 @@ class JoinedMember:
 
     @property
     def identity(self) -> str:
-        """Name under which its lanes are remembered over generations."""
+        """See `identity_of`."""
         return identity_of(self.member_id, self.instance_id)
 
 
@@ -56,7 +56,7 @@ class Joined:
 
     @property
     def cost(self) -> int:
-        """Bytes to keep it."""
+        """Return the bytes to keep it."""
         return sum(MEMBER_COST + len(member.metadata) for member in self.members)
 
 
@@ -66,20 +66,20 @@ class Planned:
 
     generation_id: int
     lanes: Mapping[str, tuple[Lane, ...]]
-    """By `JoinedMember.identity`."""
+    """Lanes by `JoinedMember.identity`."""
     target: Mapping[str, tuple[Lane, ...]]
-    """By member id: what the generations on the way lead to."""
+    """Lanes by member id to which the generations on the way lead."""
     signature: Signature
     withheld_count: int
     moved_count: int
     gained: Mapping[str, tuple[Lane, ...]] = field(default_factory=dict)
-    """By identity: lanes that it did not have one generation before; those without left out."""
+    """Lanes by identity that it did not have one generation before; those without are left out."""
     lost: Mapping[str, tuple[Lane, ...]] = field(default_factory=dict)
-    """By identity: lanes that it had one generation before, and has no more."""
+    """Lanes by identity that it had one generation before, and has no more."""
 
     @property
     def cost(self) -> int:
-        """Bytes to keep it."""
+        """Return the bytes to keep it."""
         kept = (self.lanes, self.target, self.gained, self.lost)
         count = sum(len(lanes) for by_name in kept for lanes in by_name.values())
         return MEMBER_COST * len(self.lanes) + LANE_COST * count
@@ -97,81 +97,59 @@ class _Memory:
         return MEMBER_COST + joined + (self.planned.cost if self.planned else 0)
 
 
-@dataclass(slots=True)
+_UNKNOWN: Final = _Memory()
+
+
 class Generations:
     """The last generation of each group, as far as memory goes; the idlest are forgotten first.
 
     A group that is forgotten between JoinGroup and SyncGroup keeps its client's assignment.
-    Invariants: `cost` is the sum over the groups; it passes `cost_max` only while one group is
-    alone.
     """
 
-    cost_max: int = COST_MAX
-    cost: int = 0
-    rounds: Rounds = field(default_factory=Rounds)
-    """Of all groups, those with their client's assignor too."""
-    _groups: OrderedDict[str, _Memory] = field(default_factory=OrderedDict)
+    def __init__(self, *, cost_max: int = COST_MAX) -> None:
+        self.rounds = Rounds()
+        """Rounds of every group, also of those with their client's assignor."""
+        self._groups: CostBoundedDict[str, _Memory] = CostBoundedDict(_Memory, cost_max=cost_max)
 
     def note_joined(self, group: str, joined: Joined) -> None:
         """Record the members of a generation, as its leader got them."""
-        memory = self._take(group)
-        memory.joined = joined
-        self._put(group, memory)
+        with self._groups.changed(group) as memory:
+            memory.joined = joined
 
     def note_planned(self, group: str, planned: Planned) -> None:
-        """A generation was dealt out."""
-        memory = self._take(group)
-        memory.planned = planned
-        memory.is_warned = False
-        self._put(group, memory)
+        """Record that a generation was dealt out."""
+        with self._groups.changed(group) as memory:
+            memory.planned, memory.is_warned = planned, False
 
     def joined(self, group: str, generation_id: int) -> Joined | None:
         """Return the members of the generation; None: it was not seen, or forgotten."""
-        memory = self._groups.get(group)
-        found = memory.joined if memory else None
+        found = self._groups.get(group, _UNKNOWN).joined
         return found if found and found.generation_id == generation_id else None
 
     def newest(self, group: str) -> int | None:
-        """The newest generation that is known; None: none is."""
-        memory = self._groups.get(group)
-        return memory.joined.generation_id if memory and memory.joined else None
+        """Return the newest generation that is known; None: none is."""
+        found = self._groups.get(group, _UNKNOWN).joined
+        return found.generation_id if found else None
 
     def is_past(self, group: str, generation_id: int) -> bool:
         """Return whether a newer generation is known."""
-        memory = self._groups.get(group)
-        return bool(memory and memory.joined and memory.joined.generation_id > generation_id)
+        newest = self.newest(group)
+        return newest is not None and newest > generation_id
 
     def planned(self, group: str) -> Planned | None:
         """Return what was dealt out last."""
-        memory = self._groups.get(group)
-        return memory.planned if memory else None
+        return self._groups.get(group, _UNKNOWN).planned
 
     def groups(self) -> Iterator[str]:
-        """Groups that are known."""
+        """Return the groups that are known."""
         return iter(self._groups)
 
     def warn_once(self, group: str) -> bool:
         """Return whether this is the first trouble since the last plan."""
-        memory = self._take(group)
-        was_warned, memory.is_warned = memory.is_warned, True
-        self._put(group, memory)
+        with self._groups.changed(group) as memory:
+            was_warned, memory.is_warned = memory.is_warned, True
         return not was_warned
 
     def check(self) -> None:
         """Assert the invariants."""
-        assert self.cost == sum(memory.cost for memory in self._groups.values())
-        assert self.cost <= self.cost_max or len(self._groups) <= 1
-
-    def _take(self, group: str) -> _Memory:
-        memory = self._groups.pop(group, None)
-        if memory is None:
-            return _Memory()
-        self.cost -= memory.cost
-        return memory
-
-    def _put(self, group: str, memory: _Memory) -> None:
-        self._groups[group] = memory
-        self.cost += memory.cost
-        while self.cost > self.cost_max and len(self._groups) > 1:
-            _, forgotten = self._groups.popitem(last=False)
-            self.cost -= forgotten.cost
+        self._groups.check()

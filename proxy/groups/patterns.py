@@ -2,7 +2,8 @@
 
 Source: KIP-848, KIP-1072 (broker side: RE2/J); github.com/google/re2/wiki/Syntax.
 
-RE2 matches in linear time, and yet a pattern of a KiB can take it seconds to compile, with the
+A pattern of a member is RE2; read as Python's `re`, a hostile one would block the event loop. RE2
+matches in linear time, and yet a pattern of a KiB can take it seconds to compile, with the
 interpreter's lock held: classes of Unicode under (?i), and repetitions that it writes out. Names of
 topics are ASCII. So a pattern is read as bytes and within bounds; one beyond them is not read.
 """
@@ -20,9 +21,9 @@ from keylane.errors import PatternUnreadable
 
 PATTERN_CHARS_MAX: Final = 1024
 REPEATS_MAX: Final = 1000
-"""Of all counted repetitions together; RE2's own bound is that for one, nested ones included."""
+"""Sum of the counted repetitions; RE2's own bound is that for one, nested ones included."""
 MEMORY_BYTES_MAX: Final = 256 * 1024
-"""Of one compiled pattern, its automaton included."""
+"""Memory of one compiled pattern, its automaton included."""
 MEMBERS_MAX: Final = 10_000
 """Patterns that are kept, 10 MB at most."""
 LITERAL: Final = re.compile(r"[ -\[\]-~]|\\[dDsSwWbBAzQE]|\\[ -/:-@\[-`{-~]")
@@ -51,7 +52,7 @@ def check_pattern(pattern: str) -> None:
 
 
 def find_matches(pattern: str, names: Sequence[str]) -> tuple[str, ...]:
-    """The names that a pattern matches in full; takes up to some 0.05 s for each.
+    """Return the names that a pattern matches in full, in up to some 0.05 s for each.
 
     Raises: PatternUnreadable.
     """
@@ -71,7 +72,7 @@ def find_matches(pattern: str, names: Sequence[str]) -> tuple[str, ...]:
 
 
 class SubscribedPatterns:
-    """What members subscribe to, since a lane topic may be there later; what patterns match.
+    """Patterns of members, since a lane topic may be there later, and the topics that they match.
 
     Invariants: at most MEMBERS_MAX members and results; what was used last stays.
     """
@@ -79,35 +80,35 @@ class SubscribedPatterns:
     def __init__(self) -> None:
         self._patterns: BoundedDict[Member, str] = BoundedDict(MEMBERS_MAX)
         self._topics: tuple[str, ...] = ()
-        """The lane topics that `_matches` is of."""
+        """Lane topics that `_matches` is of."""
         self._matches: BoundedDict[str, tuple[str, ...]] = BoundedDict(MEMBERS_MAX)
 
     def __len__(self) -> int:
         return len(self._patterns)
 
     def of(self, member: Member) -> str | None:
-        """The pattern of a member."""
+        """Return the pattern of a member."""
         return self._patterns.get(member)
 
     def keep(self, member: Member, pattern: str) -> None:
-        """A broker has taken it; "" takes the old one back."""
+        """Keep a pattern that a broker has taken; "" takes the old one back."""
         if pattern:
             self._patterns[member] = pattern
         else:
             self.forget(member)
 
     def forget(self, member: Member) -> None:
-        """It leaves its group."""
+        """Forget a member that leaves its group."""
         self._patterns.pop(member, None)
 
     def matches(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
-        """Which of the lane topics a pattern matches; None: it was not compared with these yet."""
+        """Return the lane topics that a pattern matches; None: it was not compared with these."""
         if topics != self._topics:
             self._topics = topics
             self._matches.clear()
         return self._matches.use(pattern)
 
     def note_matches(self, pattern: str, topics: tuple[str, ...], matches: tuple[str, ...]) -> None:
-        """A pattern was compared with lane topics."""
+        """Keep the result of a comparison with lane topics."""
         if topics == self._topics:
             self._matches[pattern] = matches

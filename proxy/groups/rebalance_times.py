@@ -9,17 +9,16 @@ there, not from their own JoinGroup: lanes of a member that left have no reader 
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
+
+from keylane.bounded import BoundedDict
 
 GROUPS_MAX: Final = 10_000
 """Groups that are remembered; the longest unseen are forgotten first."""
-
-
 ABANDONED_S: Final = 600.0
-"""A round without a JoinGroup is over then: twice Java's `max.poll.interval.ms`, for which the
-coordinator waits for members."""
+"""Time without a JoinGroup after which a round is over: twice Java's `max.poll.interval.ms`, for
+which the coordinator waits for members."""
 
 
 @dataclass(slots=True)
@@ -30,28 +29,23 @@ class _Round:
     is_synced: bool = False
 
 
-@dataclass(slots=True)
 class Rounds:
     """The last round of each group, as seen by one process."""
 
-    groups_max: int = GROUPS_MAX
-    _groups: OrderedDict[str, _Round] = field(default_factory=OrderedDict)
+    def __init__(self) -> None:
+        self._groups: BoundedDict[str, _Round] = BoundedDict(GROUPS_MAX)
 
     def joins(self, group: str, now_s: float) -> bool:
-        """A member asks to join; True: this begins a round."""
-        known = self._groups.get(group)
+        """Note that a member asks to join; True: this begins a round."""
+        known = self._groups.use(group)
         if known is not None and not known.is_synced and now_s - known.joined_s < ABANDONED_S:
             known.joined_s = now_s
-            self._groups.move_to_end(group)
             return False
         self._groups[group] = _Round(now_s, now_s)
-        self._groups.move_to_end(group)
-        while len(self._groups) > self.groups_max:
-            self._groups.popitem(last=False)
         return True
 
     def syncs(self, group: str, now_s: float) -> float | None:
-        """A member asks for its assignment; seconds since the round began, None: not seen."""
+        """Note that a member asks for its assignment; return the round's seconds, None: unseen."""
         known = self._groups.get(group)
         if known is None:
             return None

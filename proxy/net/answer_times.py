@@ -1,11 +1,10 @@
-"""Time for which each broker is waited for, and which of them did not answer a moment ago.
+"""Time for which each broker is waited for, and brokers that did not answer a moment ago.
 
 Source: docs/decisions/040.
 
-A broker that hangs takes connections and requests, and answers none. One that is slow answers
-later. Which of the two it is shows only afterwards: so the wait is short at first, and each wait
-that was in vain doubles the next one, up to what Kafka's clients wait. An answer that took long
-keeps the wait above what it took.
+A broker that hangs takes connections and requests, and answers none; a slow one answers later. The
+difference shows only afterwards. So the wait is short at first, and each wait in vain doubles the
+next one, up to that of Kafka's clients. An answer that took long keeps the wait above its time.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ Address = tuple[str, int]
 
 @dataclass(slots=True)
 class _Known:
-    """Of one address; times are the clock's."""
+    """State of one address; times are the clock's."""
 
     answer_s: float = ANSWER_S_MIN
     late_since_s: float | None = None
@@ -43,7 +42,7 @@ class _Known:
 
 
 class Patience:
-    """Of all brokers. Invariant: what is known of an address is forgotten only with all others."""
+    """Waits for all brokers. Invariant: an address is forgotten only with all others."""
 
     def __init__(
         self,
@@ -52,9 +51,9 @@ class Patience:
         clock: Callable[[], float] = time.monotonic,
         on_late: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`name_of` gives the id of the broker at an address, "?" where it is not known.
+        """name_of: gives the id of the broker at an address, "?" where it is not known.
 
-        on_late: is called with that id for each request that was given up.
+        on_late: gets that id for each request that was given up.
         """
         self._name_of, self._clock, self._on_late = name_of, clock, on_late
         self._known: dict[Address, _Known] = {}
@@ -65,11 +64,11 @@ class Patience:
         return ANSWER_S_MIN if known is None else known.answer_s
 
     def answered(self, address: Address, took_s: float) -> None:
-        """An answer came, after so many seconds beyond what the broker was asked to wait."""
+        """Note an answer; `took_s` is without the time that the broker was asked to wait."""
         known = self._known.get(address)
         if known is None:
             if took_s * MARGIN <= ANSWER_S_MIN:
-                return  # the rule: nothing to remember
+                return  # as nearly every answer: nothing to remember
             known = self._of(address)
         known.answer_s = min(max(ANSWER_S_MIN, took_s * MARGIN, known.answer_s / 2), ANSWER_S_MAX)
         known.slow_until_s = float("-inf")
@@ -81,7 +80,7 @@ class Patience:
             known.late_since_s = None
 
     def timed_out(self, address: Address, waited_s: float) -> None:
-        """No answer came in so many seconds beyond what the broker was asked to wait."""
+        """Note a lost answer; `waited_s` is without the time that the broker was asked to wait."""
         known = self._of(address)
         self._on_late(self._name_of(address))
         if waited_s >= known.answer_s:  # others waited beside it, and are one reason
@@ -94,7 +93,7 @@ class Patience:
             )  # fmt: skip
 
     def overtaken(self, address: Address) -> None:
-        """Another broker was asked as well, since no answer had come yet: ask this one later."""
+        """Ask this broker later: another one was asked as well, since no answer had come."""
         self._of(address).slow_until_s = self._clock() + SLOW_S
 
     def is_late(self, address: Address) -> bool:
@@ -105,7 +104,7 @@ class Patience:
         return known.late_since_s is not None or self._clock() < known.slow_until_s
 
     def in_order(self, addresses: Iterable[Address]) -> list[Address]:
-        """Each once: those that answer first, else in the order in which they came."""
+        """Return each once: those that answer first, else in the order in which they came."""
         return sorted(dict.fromkeys(addresses), key=self.is_late)
 
     def _of(self, address: Address) -> _Known:

@@ -90,7 +90,7 @@ class FrameReader:
         self._frame_bytes_max = frame_bytes_max
 
     def free(self) -> memoryview:
-        """Where the next bytes go, until any reader of this thread is asked again; never empty."""
+        """Return space for the next bytes, good until a reader of this thread is asked again."""
         if not self._frame_bytes:
             self._chunk[: self._filled] = self._begun
             return memoryview(self._chunk)[self._filled :]

@@ -24,7 +24,7 @@ async def first_answer(
     pause_s: float = HEDGE_S,
     on_hedge: Callable[[int], None] = lambda _: None,
 ) -> Result:
-    """The first result. A way that has failed, or is slower than `pause_s`, has the next one begun.
+    """Return the first result; the next way begins when one has failed, or takes `pause_s`.
 
     on_hedge: gets the number of the way that was so slow.
     Raises: UpstreamLost, with all reasons; what no other way can heal, as it is.
@@ -55,7 +55,7 @@ async def _next_result(
     *,
     timeout_s: float | None,
 ) -> tuple[Result] | None:
-    """The first result, if one comes in time; the way that was begun last may fail before."""
+    """Return the first result, in a tuple; None: none came in time, or a way has failed."""
     done, _ = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     for task in sorted(done, key=lambda task: pending[task]):
         del pending[task]
@@ -69,7 +69,7 @@ async def _next_result(
 
 
 async def _outcome(way: Callable[[], Awaitable[Result]]) -> Result | KeylaneError:
-    """Return what a way comes to; a failure is a value, as no task may wait for it any more."""
+    """Return a way's result or failure: a value, since it may be that no task waits for it."""
     try:
         return await way()
     except KeylaneError as error:

@@ -2,8 +2,8 @@
 
 Source: docs/decisions/040.
 
-A port may be taken, for a while or for good. The broker is left out of answers until its
-listener is there: any other address would lead them to another broker.
+A port may be taken, for a while or for good. The broker is left out of answers until its listener
+is there: any other address would lead clients to another broker.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ log = logging.getLogger("keylane.server")
 
 PAUSE_S_MIN: Final = 1.0
 PAUSE_S_MAX: Final = 60.0
-"""Between two tries to bind; they double."""
+"""Pauses between two tries to bind; they double."""
 
 Address = tuple[str, int]
 
 
 class Listeners:
-    """Of one node. Invariant: one task at most binds for a broker; all share it."""
+    """Listeners of one node. Invariant: one task at most binds for a broker; callers share it."""
 
     def __init__(
         self,
@@ -36,18 +36,18 @@ class Listeners:
         *,
         on_bound: Callable[[], None] = lambda: None,
     ) -> None:
-        """`bind` listens for a broker and gives the address for clients. Raises: ConfigInvalid.
+        """bind: listens for a broker and gives the address for clients. Raises: ConfigInvalid.
 
-        on_bound: is called for each that is there.
+        on_bound: is called for each listener that is there.
         """
         self._bind, self._stats, self._on_bound = bind, stats, on_bound
         self.addresses: dict[int, Address] = {}
-        """Place where clients reach each broker, by its id."""
+        """Addresses for clients, by the broker's id."""
         self._tries: dict[int, tuple[asyncio.Future[None], asyncio.Task[None]]] = {}
         """By broker without a listener: the end of the first try, and the task that goes on."""
 
     async def learn(self, broker_ids: Iterable[int], *, strict: bool = False) -> None:
-        """Bind for those that are new; on return each has been tried once.
+        """Bind for new brokers; on return each has been tried once.
 
         strict: raise what the first try has raised.
         """
@@ -84,7 +84,7 @@ class Listeners:
                     self._note_failed(broker_id, error, pause_s)
                     if not first.done():
                         first.set_exception(error)
-                        first.exception()  # is looked at where somebody wants it
+                        first.exception()  # marked as seen: only a strict caller looks at it
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, PAUSE_S_MAX)
         except BaseException:
@@ -100,6 +100,6 @@ class Listeners:
     def _note_failed(self, broker_id: int, error: ConfigInvalid, pause_s: float) -> None:
         self._stats.listener_binds_failed += 1
         log.error(
-            "no listener for a broker: left out of answers broker=%d again_in_s=%g"
-            " reason=%s", broker_id, pause_s, error,
+            "no listener for a broker, left out of answers broker=%d again_in_s=%g reason=%s",
+            broker_id, pause_s, error,
         )  # fmt: skip

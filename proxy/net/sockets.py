@@ -1,4 +1,4 @@
-"""Sockets of peers that may vanish: probed while they are silent, asked what they have taken.
+"""Sockets of peers that may vanish: probed while silent, and their acknowledged bytes.
 
 Source: RFC 1122 4.2.3.6 (keep-alives), RFC 5482 (user time-out), tcp(7).
 
@@ -27,7 +27,6 @@ KEEPALIVE_COUNT: Final = 4
 """Probes without an answer until the peer counts as gone: two minutes after its last word."""
 UNACKNOWLEDGED_MS_MAX: Final = 120_000
 """The same for bytes that were sent, which Linux else repeats for 15 minutes (tcp_retries2)."""
-
 CLOSE_WAIT: Final = bytes([8])
 """`tcpi_state` where the peer has sent its last byte, and we have not."""
 ACKNOWLEDGED: Final = struct.Struct("=120xQ")
@@ -37,9 +36,8 @@ ACKNOWLEDGED: Final = struct.Struct("=120xQ")
 def keep_alive(transport: asyncio.BaseTransport, *, unacknowledged_ms_max: int = 0) -> None:
     """Have the system find out that a peer is gone, which ends the connection.
 
-    unacknowledged_ms_max: how long the peer may leave bytes unacknowledged; 0: the system's rule.
-    It also ends a connection whose peer lives and does not read, so it is not for clients: those
-    may take their time.
+    unacknowledged_ms_max: time for which bytes may be unacknowledged; 0: the system's rule. It
+    also ends the connection of a peer that lives and does not read, so it is not for clients.
     """
     connection = _socket_of(transport)
     if connection is None:
@@ -60,9 +58,9 @@ def keep_alive(transport: asyncio.BaseTransport, *, unacknowledged_ms_max: int =
 
 
 def acknowledged_bytes(transport: asyncio.BaseTransport) -> int | None:
-    """Bytes that the peer's system has taken since the connection began; None: not known here.
+    """Return the bytes that the peer's system has taken so far; None: not known here.
 
-    Below TLS and below the transport's own buffer, which count large pieces only.
+    They count below TLS and the transport's own buffer, which see large pieces only.
     """
     connection = _socket_of(transport)
     if connection is None or sys.platform != "linux":  # others have other fields in TCP_INFO
@@ -78,7 +76,7 @@ def acknowledged_bytes(transport: asyncio.BaseTransport) -> int | None:
 def has_left(transport: asyncio.BaseTransport | None) -> bool:
     """Return whether the peer has closed its side; False also where the system does not say.
 
-    For a connection that is not read, whose end is else not seen.
+    It is for a connection that is not read, whose end is else not seen.
     """
     connection = None if transport is None else _socket_of(transport)
     if connection is None or sys.platform != "linux":
@@ -91,7 +89,7 @@ def has_left(transport: asyncio.BaseTransport | None) -> bool:
 
 
 def _socket_of(transport: asyncio.BaseTransport) -> Any:
-    """The transport's TCP socket; None in its place where there is no such thing."""
+    """Return the transport's TCP socket; None: it has none."""
     connection = transport.get_extra_info("socket")
     is_tcp = connection is not None and connection.family in {socket.AF_INET, socket.AF_INET6}
     return connection if is_tcp else None

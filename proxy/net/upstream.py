@@ -40,9 +40,9 @@ CONNECT_TIMEOUT_S: Final = 10.0
 PACE_BYTES_PER_S: Final = 64 * 1024
 """An answer that has begun may take longer, but comes no slower than this."""
 GROWTH_BYTES: Final = 4 * 1024**2
-"""How much of a large answer comes between two looks at what its connection holds."""
+"""Part of a large answer that comes between two looks at the bytes of its connection."""
 LOGIN_AGE: Final = 0.85
-"""When a login is renewed, of its lifetime; Java's clients take 0.85 to 0.95 of it (KIP-368)."""
+"""Share of a login's lifetime after which it is renewed; Java's take 0.85 to 0.95 (KIP-368)."""
 
 
 def answer_of(future: asyncio.Future[Frame]) -> OnResponse:
@@ -76,7 +76,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
     async def open(
         cls, host: str, port: int, *, response_bytes_max: int, tls: ssl.SSLContext | None = None
     ) -> UpstreamLink:
-        """Connect. Raises: BrokerUnreachable, also when its certificate is not good."""
+        """Connect. Raises: BrokerUnreachable, also for a certificate that is not good."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -268,7 +268,7 @@ class ServiceLink:
         self.version_max: dict[int, int] = {}
         link.on_lost = self._lost
         self._wait: _Wait | None = None
-        """Of the request that has room made for its answer."""
+        """Wait of the last request."""
 
     @classmethod
     async def open(

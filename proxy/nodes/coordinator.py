@@ -1,12 +1,12 @@
-"""The broker that coordinates the nodes' group: found, asked, and found anew.
+"""Coordinator of the nodes' group: the broker is found, asked, and found anew.
 
 Source: Kafka protocol guide, FindCoordinator v3, JoinGroup v7, SyncGroup v5, Heartbeat v4,
 LeaveGroup v4, DescribeGroups v5: all in Kafka 2.5 and later, and in 4.x. Groups of a newer kind by
 the name of ours: KIP-848 (consumer), KIP-932 (share), KIP-1071 (streams); a heartbeat with the
 epoch -1 ends a member, whatever client sends it.
 
-The connection is its own: JoinGroup is answered when all have joined, and a broker answers nothing
-behind it on that connection. A request that is given up ends it, for the same reason.
+The connection is its own: a broker answers JoinGroup when every member has joined, and nothing
+behind it on that connection before. A request that is given up ends the connection for this reason.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Coordinator:
 
     @property
     def is_known(self) -> bool:
-        """Return whether it can be asked at once."""
+        """Return whether it can be asked without `find`."""
         return self._link is not None and self._link.is_open
 
     def drop(self) -> None:
@@ -124,7 +124,7 @@ class Coordinator:
     async def join(
         self, member_id: str, metadata: bytes, *, session_timeout_ms: int, timeout_s: float
     ) -> Any:
-        """JoinGroup, answered when all members have joined. Raises: UpstreamLost."""
+        """Send JoinGroup, which is answered when each member has joined. Raises: UpstreamLost."""
         session = i32Timedelta.parse(timedelta(milliseconds=session_timeout_ms))
         protocol = JoinGroupRequestProtocol(name=PROTOCOL, metadata=metadata)
         request = JoinGroupRequest(
@@ -145,7 +145,7 @@ class Coordinator:
         *,
         timeout_s: float,
     ) -> Any:
-        """SyncGroup, answered when the leader has sent its own. Raises: UpstreamLost."""
+        """Send SyncGroup, which is answered when the leader has sent its. Raises: UpstreamLost."""
         given = [
             SyncGroupRequestAssignment(member_id=to, assignment=assignment)
             for to, assignment in assignments.items()

@@ -1,4 +1,4 @@
-"""The nodes' own group in Kafka: its members, the groups that each serves, and until when.
+"""The nodes' own group in Kafka: this node's membership and lease in it.
 
 Source: Kafka protocol guide (JoinGroup, SyncGroup, Heartbeat), KIP-62, KIP-394; decision 020.
 
@@ -46,25 +46,28 @@ from keylane.tasks import spawn
 log = logging.getLogger("keylane.nodes")
 
 HEARTBEAT_S_MAX: Final = 1.0
-"""Nodes notice one that joins within this time; Kafka's consumers take 3."""
+"""Time in which nodes notice one that joins; Kafka's consumers take 3."""
 HEARTBEAT_SHARE: Final = 5
-"""Of the session time-out, at least so many heartbeats go into it."""
+"""Heartbeats that a session time-out has room for, at least."""
 TRY_SHARE: Final = 0.2
-"""Of the session time-out: how long one try may take, so that others fit into a lease."""
+"""Share of the session time-out for one try, so that others fit into a lease."""
 JOIN_MARGIN_S: Final = 5.0
-"""Share by which JoinGroup may take than the rebalance time-out; as in Kafka's consumers."""
+"""Time that JoinGroup may take beyond the rebalance time-out; as in Kafka's consumers."""
 START_MARGIN_S: Final = 60.0
-"""For a cluster that has just started: its offsets topic is made at the first request."""
+"""Time for a cluster that has just started: its offsets topic is made at the first request."""
 START_SESSIONS: Final = 3
 """Session time-outs on top: for a dead predecessor, and for a node that dies meanwhile."""
 LEAVE_TIMEOUT_S: Final = 2.0
 BACKOFF_S_MIN: Final = 0.05
 REFUSED_PAUSE_S: Final = 30.0
-"""Each new try makes all nodes join again; what refused us seldom goes away by itself."""
+"""Each new try makes every node join again, and what refused us seldom goes away by itself."""
 
 
 def lease_clock() -> float:
-    """Seconds that go on while the process is stopped, and where it can be had, the machine."""
+    """Return seconds that go on while the process is stopped, on Linux also while it is suspended.
+
+    A lease has to end in that time, too.
+    """
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -103,7 +106,7 @@ class NodeGroup:
             on_stranger=trust.on_stranger,
         )
         self._lingers_in: int | None = None
-        """A generation that we are in, whose leader does not verify; nothing is held."""
+        """Generation that we are in, whose leader does not verify; nothing is held."""
         self._is_leader = self._is_withheld = False
         self._predecessor = Predecessor(self._session_s)
         self._member_id, self._since = "", NO_GENERATION
@@ -117,9 +120,9 @@ class NodeGroup:
         self._first: asyncio.Future[None] | None = None
         self._last_reason = ""
         self.membership: Membership | None = None
-        """Of the last generation that we have seen; None before the first."""
+        """Nodes of the last generation that we have seen; None before the first."""
 
-    # What others ask.
+    # Questions of others.
     def holds(self, ic_partition: int) -> bool:
         """See `Ownership`."""
         return self._lease.holds(ic_partition, self._clock())
@@ -183,7 +186,7 @@ class NodeGroup:
         self._settled.set()
 
     async def _run(self, first: asyncio.Future[None]) -> None:
-        """Be a member, whatever happens; end only if we cannot become one at the start."""
+        """Be a member through every failure; end only if we cannot become one at the start."""
         while True:
             try:
                 await self._step()
@@ -282,13 +285,13 @@ class NodeGroup:
             watching.cancel()
 
     async def _is_in_the_way(self) -> bool:
-        """Whether a node with our number is to be waited for before we join. See `Predecessor`."""
+        """Return whether to wait for a node with our number before we join (`Predecessor`)."""
         described, received = await self._look()
         now_s = self._clock()
         return self._predecessor.is_awaited(described, received, self._describe().number, now_s)
 
     async def _look(self) -> tuple[Any, Received]:
-        """The group as it is described, and those of its members that are nodes."""
+        """Return the group as it is described, and those of its members that are nodes."""
         described = await self._coordinator.describe(timeout_s=self._try_s)
         if described.error_code in LOADING | MOVED:
             self._take(described.error_code)
@@ -297,8 +300,8 @@ class NodeGroup:
     async def _end_member(self) -> None:
         """End a member whose JoinGroup was given up, and become a new one.
 
-        The request may be on its way yet. The coordinator would take it for a new one, later, and
-        make a generation without our knowing that we joined; a member that has left, it refuses.
+        The request may still arrive. The coordinator would then make a generation with a member
+        that does not know that it joined. A member that has left is refused.
         """
         for code in await self._coordinator.leave(self._member_id, timeout_s=self._try_s):
             self._take(code)
@@ -328,7 +331,7 @@ class NodeGroup:
                 member_id=str(joined.member_id),
             )
         except NodeInvalid as error:
-            if self._is_leader:  # it was sent in our name by another one that was faster
+            if self._is_leader:  # another program sent it in our name, and was faster
                 await asyncio.sleep(self._beat_s)
                 raise UpstreamLost(f"group {GROUP}: our own word came back changed") from None
             log.warning(
@@ -359,7 +362,7 @@ class NodeGroup:
         self._settled.set()
 
     def _decide(self, joined: Any) -> dict[str, bytes]:
-        """Return each member's message when we lead; else nothing."""
+        """Return each member's message when we lead; else none."""
         if not self._is_leader:
             return {}
         said = {str(member.member_id): bytes(member.metadata) for member in joined.members}
@@ -368,7 +371,7 @@ class NodeGroup:
         return decide(joined, received, self._seals, withholds=withholds)
 
     def _expect(self, membership: Membership) -> None:
-        """Check what else must be so for us to be one of these nodes. Raises: ConfigInvalid."""
+        """Check more of what makes us one of these nodes. Raises: ConfigInvalid."""
 
     # Staying.
     async def _beat(self) -> None:
@@ -385,14 +388,14 @@ class NodeGroup:
         self._lease.renewed(sent_s=sent_s)
         self._reached()
         if self._is_withheld and self._is_leader and not self._gate.withholds(is_established=False):
-            self._suspend()  # and deal out what no node can hold any more
+            self._suspend()  # the next generation deals out what no node can hold any more
         elif self._is_leader:
             await self._gate.tend(
                 self._member_id, is_established=not self._is_withheld, contact_s=sent_s
             )
 
     async def _linger(self, generation_id: int) -> None:
-        """Stay beside a leader that does not verify, until it or we are put out."""
+        """Stay beside a leader that does not verify, until one of the two is put out."""
         await asyncio.sleep(max(0.0, self._next_beat_s - asyncio.get_running_loop().time()))
         sent_s = self._clock()
         answer = await self._coordinator.heartbeat(
@@ -407,7 +410,7 @@ class NodeGroup:
         await self._gate.tend(self._member_id, is_established=is_established, contact_s=sent_s)
 
     async def _has_changed(self) -> bool:
-        """Wait until the next heartbeat is due, or until our last message is no longer so."""
+        """Wait until the next heartbeat is due, or until our last message is out of date."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -420,7 +423,7 @@ class NodeGroup:
                 return True
 
     def _reached(self) -> None:
-        """The coordinator answered a request of ours well."""
+        """Note that the coordinator answered a request of ours well."""
         self._backoff_s, self._last_reason = BACKOFF_S_MIN, ""
         self._next_beat_s = asyncio.get_running_loop().time() + self._beat_s
 
@@ -431,15 +434,15 @@ class NodeGroup:
     def _take(self, code: ErrorCode) -> None:
         """Draw the consequence of an error. Raises: UpstreamLost, ConfigInvalid."""
         if code == ErrorCode.rebalance_in_progress:
-            # It renews no lease: the coordinator counts the rebalance time-out from before it.
+            # This renews no lease: the coordinator counts the rebalance time-out from before it.
             self._suspend()
         elif code in EXPELLED:
             log.warning("node was expelled member_id=%s error_code=%s", self._member_id, code.name)
             self._forget()
             self._gate.note_expelled()
         elif code == ErrorCode.illegal_generation:
-            # Under the same member id, as Kafka's consumers: as a new member we would make all
-            # wait until our old self is silent for a session time-out.
+            # The member id stays, as with Kafka's consumers: a new member would make the others
+            # wait until the old one was silent for a session time-out.
             log.warning("node missed a generation member_id=%s", self._member_id)
             self._lose()
         elif code in REFUSED:
@@ -454,7 +457,7 @@ class NodeGroup:
         self._settled.clear()
 
     def _forget(self) -> None:
-        """Be no member, as before the first JoinGroup."""
+        """Become no member, as before the first JoinGroup."""
         self._lose()
         self._member_id, self._since, self._is_in_doubt = "", NO_GENERATION, False
         self._lingers_in, self._is_leader, self._is_withheld = None, False, False
@@ -468,8 +471,8 @@ class NodeGroup:
             return
         if guard_s:
             log.warning(
-                "node leaves unnoticed, as one that it put out may still serve; others wait for "
-                "its session member_id=%s seconds_max=%.0f", member_id, self._session_s
+                "node leaves unnoticed, as one that it put out may still serve: others wait "
+                "for its session member_id=%s seconds_max=%.0f", member_id, self._session_s
             )  # fmt: skip
             return
         try:

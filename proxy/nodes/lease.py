@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 LEASE_SHARE: Final = 0.8
-"""Of the session time-out. The rest is for clocks that run unevenly, and for a slow write between
-the question and the socket."""
+"""Share of the session time-out. The rest is for clocks that run unevenly, and for a slow write
+between the question and the socket."""
 PATIENCE_SHARE: Final = 1.2
-"""Of the session time-out. A member that stays longer lives, or had more from a fail-over."""
+"""Share of the session time-out. A member that stays longer lives, or a fail-over renewed it."""
 PATIENCE_S: Final = 1.0
 """On top: the other nodes learn within a heartbeat that they have to join."""
 NOT_HELD: Final = -1
@@ -54,7 +54,7 @@ class Lease:
        member then, by a heartbeat of a tenth of a session ago at most, gives nothing away for a
        session, and does not leave. So nothing is given away without C before A's lease is over.
 
-    A that hangs counts on, since its clock does; when it wakes up it asks before it acts.
+    An A that hangs counts on, since its clock does; when it wakes up it asks before it acts.
 
     A coordinator that fails over has stored a generation before it answers any SyncGroup of it,
     and gives every member a whole session time-out anew. What is not covered: an administrator's
@@ -71,10 +71,10 @@ class Lease:
         self._lease_s = LEASE_SHARE * session_timeout_s
         self._good_until_s = NEVER
         self._terms: Mapping[int, int] = {}
-        """By partition of ours; those of the last sync also while we join again."""
+        """Terms by partition of ours; those of the last sync also while we join again."""
         self._next_term = 0
         self.generation_id = NOT_HELD
-        """Of the last sync as this member; -1: none, or we are no member any more."""
+        """Generation of the last sync as this member; -1: none, or we are no member any more."""
         self.is_assumed = False
         """True: something is held that no generation has given yet."""
         self.is_joining = True
@@ -94,10 +94,10 @@ class Lease:
         return partition in self._terms and self.is_good(now_s)
 
     def term(self, partition: int) -> int:
-        """A number that stays the same while ownership is unbroken; -1: the last sync gave it not.
+        """Return a number that is the same while ownership is unbroken; -1: not of the last sync.
 
-        It stays also while we join again, or the lease has lapsed: what was begun before may then
-        end, since the journal says whether it counts.
+        It stays while we join again, and after the lease has lapsed: work that was begun before
+        may end then, since the journal decides if it counts.
         """
         return self._terms.get(partition, NOT_HELD)
 
@@ -127,8 +127,8 @@ class Lease:
     def assume(self, partitions: Iterable[int], *, sent_s: float) -> None:
         """Hold before the first generation is made: the coordinator counts no other member.
 
-        It said so to what was sent at `sent_s`, of a group whose JoinGroup of ours it has. So
-        no other node is given anything before it has answered that: the same as a generation.
+        It said so to a request of `sent_s`, when it had our JoinGroup. No other node is given
+        anything before it has answered that JoinGroup, as in a generation of ours.
         """
         if not self.is_assumed:
             self._next_term += 1

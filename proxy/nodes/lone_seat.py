@@ -1,13 +1,12 @@
-"""The seat of a node without a number: it is the only one in front of its cluster, or none.
+"""Membership of a node without a number: it has to be the only node of its cluster.
 
 Source: docs/decisions/030; KIP-134 (initial rebalance delay).
 
 It differs from a numbered node in three points.
 
 - The node that is there already keeps the seat: one that runs, or a numbered one, ends the start.
-- A dead predecessor holds no start up. Is the process that is a member proved to have ended, it is
-  put out of the group; else its session has to run out, as Kafka cannot distinguish it from one
-  that hangs.
+- A dead predecessor holds no start up. A member whose process is proved to have ended is put out of
+  the group. Else its session has to run out, as Kafka cannot distinguish it from one that hangs.
 - It serves as soon as the coordinator counts it as the only member. The first generation of an
   empty group takes `group.initial.rebalance.delay.ms`, 3 s by default, which it need not wait for.
 """
@@ -36,12 +35,12 @@ from keylane.tasks import spawn
 log = logging.getLogger("keylane.nodes")
 
 CLIENT_ID: Final = "keylane-lone"
-"""With a process's mark behind it: shown of a member also while the group rebalances."""
+"""Client id, with a process's mark behind it: shown also while the group rebalances."""
 SEAT: Final = 0
 """The pseudo partition: all of the journal."""
 SEAT_COUNT: Final = 1
 LOOK_S: Final = 0.02
-"""Between two looks at the group while no member is counted yet: a start waits for it."""
+"""Pause between two looks at the group while no member is counted: a start waits for it."""
 
 
 class LoneSeat(NodeGroup):
@@ -74,20 +73,21 @@ class LoneSeat(NodeGroup):
         self._seat_watch = Coordinator(cluster)
         self._patience_s = patience_s(self._session_s)
         self._until_s: float | None = None
-        """Time for which another one is waited for before we end; None: there was none yet."""
+        """End of the wait for another one, when this one gives up; None: there was none yet."""
 
     async def stop(self) -> None:
         """See `NodeGroup.stop`."""
         await super().stop()
         self._seat_watch.drop()
 
-    # What differs.
+    # Differences.
     async def _is_in_the_way(self) -> bool:
         described, received = await self._look()
         if described.error_code != ErrorCode.none:
             return False
         if described.group_state != STABLE:
-            # A member that joins right now joins with us, and the leader decides; the dead do not.
+            # A member that joins right now joins with us, and the leader decides; a dead one
+            # cannot join.
             for member in described.members:
                 mark = str(member.client_id).removeprefix(f"{CLIENT_ID} ")
                 if look_up(mark) is Life.ENDED:
@@ -143,7 +143,7 @@ class LoneSeat(NodeGroup):
         finally:
             watching.cancel()
         if joined.error_code != ErrorCode.none:
-            self._lose()  # also what was held before the answer
+            self._lose()  # the lease that was assumed before the answer, too
         self._until_s = None
         return joined
 
@@ -167,7 +167,7 @@ class LoneSeat(NodeGroup):
             await asyncio.sleep(pause_s)
 
     def _counts_us_first(self, described: Any) -> bool:
-        """Return whether our JoinGroup is taken, and before that of anybody else."""
+        """Return whether our JoinGroup is taken, and before that of any other member."""
         if described.error_code != ErrorCode.none or described.group_state != PREPARING:
             return False
         if self._gate.withholds(is_established=False):
@@ -177,7 +177,7 @@ class LoneSeat(NodeGroup):
 
     def _expect(self, membership: Membership) -> None:
         others = [node for node in membership.nodes if not node.lone]
-        if others:  # their leader is of a version that knows of no lone nodes
+        if others:  # their leader is of an older version, without lone nodes
             raise ConfigInvalid(
                 f"node: the node at {others[0].place} is in front of this cluster already; give "
                 "this one a number, or stop the others"

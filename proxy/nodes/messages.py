@@ -1,11 +1,11 @@
-"""Messages of nodes through their group: bytes of JoinGroup and SyncGroup, and values.
+"""Messages of nodes through their group: bytes of JoinGroup and SyncGroup.
 
 Source: `keylane.assignor.protocol` (Kafka's consumer protocol), so that Kafka's own tools show the
 owners; the rest is user data: JSON, in SyncGroup deflated (RFC 1950), since every member gets all.
 
-Whether it is a node that says it is settled before (`seals`). What comes may still be of a newer
-keylane, or where nodes have no secret, of another program: it is read within bounds, unknown fields
-are left alone, and what does not fit is NodeInvalid.
+`seals` has checked before that a node sent it. It may still be of a newer keylane or, where nodes
+have no secret, of another program: it is read within bounds, unknown fields are left alone, and
+what does not fit is NodeInvalid.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from keylane.proxy.topics.node_values import (
 )
 
 FORMAT: Final = 1
-"""Goes up only when older nodes would misread what is said."""
+"""Format; it goes up only when older nodes would misread a message."""
 SUBSCRIPTION_VERSION: Final = 2
-"""With owned partitions and their generation (KIP-792)."""
+"""Version with owned partitions and their generation (KIP-792)."""
 ASSIGNMENT_VERSION: Final = 0
 JSON_BYTES_MAX: Final = 4 << 20
-"""Inflated; the group's one record in Kafka is bounded to 1 MiB."""
+"""Bound after inflation; the group's one record in Kafka is bounded to 1 MiB."""
 BROKERS_MAX: Final = 10_000
 RULES_MAX: Final = 10_000
 PINS_MAX: Final = 10_000
@@ -84,7 +84,7 @@ class _Node(_Model):
 
     @classmethod
     def of(cls, node: NodeInfo) -> _Node:
-        """Not checked: it is our own."""
+        """Return a node's message without checks: it is our own."""
         said = {name: getattr(node, name) for name in cls.model_fields}
         said["rules"] = tuple(_Rule.model_construct(**asdict(rule)) for rule in node.rules)
         said["brokers"], said["pinned"] = dict(node.brokers), dict(node.pinned)
@@ -114,7 +114,7 @@ class _Verdict(_Model):
 
 
 def write_hello(hello: Hello) -> bytes:
-    """Metadata of JoinGroup."""
+    """Return the metadata of JoinGroup."""
     said = _Hello.model_construct(
         format=FORMAT,
         node=_Node.of(hello.node),
@@ -132,7 +132,7 @@ def write_hello(hello: Hello) -> bytes:
 
 
 def read_hello(metadata: bytes, member_id: str) -> Hello:
-    """Return what a member said when it joined. Raises: NodeInvalid."""
+    """Return a member's message from JoinGroup. Raises: NodeInvalid."""
     try:
         subscription = read_subscription(metadata)
     except FrameInvalid as error:
@@ -151,7 +151,7 @@ def read_hello(metadata: bytes, member_id: str) -> Hello:
 
 
 def write_membership(membership: Membership, number: int) -> bytes:
-    """The assignment of the node with this number."""
+    """Return the assignment of the node with this number."""
     said = _Verdict.model_construct(
         format=FORMAT,
         generation_id=membership.generation_id,
@@ -162,13 +162,13 @@ def write_membership(membership: Membership, number: int) -> bytes:
 
 
 def write_refusal(generation_id: int, reason: str) -> bytes:
-    """The assignment of a member that is not let in."""
+    """Return the assignment of a member that is not let in."""
     said = _Verdict.model_construct(format=FORMAT, generation_id=generation_id, refused=reason)
     return _write_verdict(said, ())
 
 
 def read_verdict(assignment: bytes, *, generation_id: int, number: int) -> Membership | str:
-    """What the leader said to node `number` in this generation: the nodes, or why it is none.
+    """Return the leader's word to node `number`: the nodes of this generation, or why it is none.
 
     Raises: NodeInvalid; the text names no member, which the caller knows.
     """
@@ -194,7 +194,7 @@ def read_verdict(assignment: bytes, *, generation_id: int, number: int) -> Membe
 
 
 def _check(membership: Membership, assignment: Assignment, number: int) -> None:
-    """What the two parts of an assignment say must agree, or two nodes may serve one group."""
+    """Check that the two parts of an assignment agree, else two nodes may serve one group."""
     numbers = [node.number for node in membership.nodes]
     if numbers != sorted(set(numbers)):
         raise NodeInvalid(f"the leader's assignment: nodes {numbers} are not ascending")

@@ -1,4 +1,4 @@
-"""The secrets that nodes know each other by, as they stand in their file.
+"""Secrets by which nodes know each other, as they stand in their file.
 
 Source: docs/decisions/033; docs/operations.md (rotation).
 """
@@ -25,7 +25,7 @@ class NodeSecrets:
         self._logged = ""
 
     def __call__(self) -> tuple[bytes, ...]:
-        """As the file has them now; one that cannot be used any more leaves the last good ones."""
+        """Return the file's secrets; while it cannot be used, the last good ones."""
         try:
             found = self._read()
         except ConfigInvalid as error:

@@ -1,8 +1,8 @@
-"""The process of a lone node, and whether it still runs: known on the same machine only.
+"""Mark of a lone node's process, by which one on the same machine can see if it still runs.
 
 Source: proc(5): a process is its machine's boot, its PID namespace, its pid and its start time.
 
-A proof has to be one: a lease is taken over on it. So whatever cannot be read is not known.
+A lease is taken over on it, so an end has to be proved: anything that cannot be read is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final
 
 PROC: Final = Path("/proc")
 START_FIELD: Final = 19
-"""Of /proc/<pid>/stat, counted from behind the command's name: ticks from boot to start."""
+"""Field of /proc/<pid>/stat, counted from behind the command's name: ticks from boot to start."""
 STATE_FIELD: Final = 0
 STOPPED: Final = frozenset({"T", "t"})
-"""By a signal or a debugger: it may go on at any time, or never."""
+"""States of a process that a signal or a debugger has stopped: it may go on at any time."""
 
 
 class Life(enum.Enum):
@@ -29,7 +29,7 @@ class Life(enum.Enum):
 
 
 def make_mark() -> str:
-    """The mark of this process; empty where the system does not show what it is made of."""
+    """Return the mark of this process; empty where the system does not show its parts."""
     try:
         return f"{_place()}:{os.getpid()}:{_stat(os.getpid())[START_FIELD]}"
     except (OSError, IndexError):
@@ -37,7 +37,7 @@ def make_mark() -> str:
 
 
 def look_up(mark: str) -> Life:
-    """Return whether the process that made `mark` runs; one that is stopped is not known."""
+    """Return the state of the process that made `mark`; a stopped one is UNKNOWN."""
     place, _, process = mark.partition(":")
     pid_text, _, started = process.partition(":")
     try:
@@ -58,17 +58,17 @@ def look_up(mark: str) -> Life:
 
 
 def pid_of(mark: str) -> str:
-    """The pid in a mark, for a log; empty: none."""
+    """Return the pid in a mark, for a log; empty: none."""
     return mark.split(":")[1] if mark.count(":") == 2 else ""
 
 
 def _place() -> str:
-    """This boot of this machine, and this PID namespace of it."""
+    """Return this boot of this machine, and this PID namespace of it."""
     boot = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{(PROC / 'self/ns/pid').stat().st_ino}"
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields behind the command's name, which may hold anything. Raises: OSError."""
+    """Return the fields behind the command's name, which may hold anything. Raises: OSError."""
     text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     return text.rpartition(")")[2].split()

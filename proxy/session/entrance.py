@@ -45,34 +45,34 @@ class Newcomers(Generic[Connection]):
 
     @property
     def is_full(self) -> bool:
-        """There is no room for another one."""
+        """Return whether there is no room for another one."""
         return len(self._times) >= self._count_max
 
     def find_silent(self, is_silent: Callable[[Connection], bool]) -> Connection | None:
         """Return the one that has been silent longest; None: all of them wait for us.
 
-        is_silent: whether a connection has nothing under way, so that it is the client's turn.
+        is_silent: the connection has nothing under way, so that it is the client's turn.
         """
         return next((each for each in islice(self._times, LOOKED_AT_MAX) if is_silent(each)), None)
 
     def enter(self, connection: Connection, now_s: float) -> None:
-        """It has come, and there is room."""
+        """Add one that has come; there is room."""
         assert not self.is_full, "room is made before"
         self._times[connection] = now_s, now_s
 
     def received(self, connection: Connection, now_s: float) -> None:
-        """It has sent something."""
+        """Note that it has sent something."""
         found = self._times.get(connection)
         if found is not None:
             self._times[connection] = found[0], now_s
             self._times.move_to_end(connection)
 
     def leave(self, connection: Connection) -> None:
-        """It has proved itself, or is gone."""
+        """Forget one that has proved itself, or is gone."""
         self._times.pop(connection, None)
 
     def find_overdue(self, now_s: float) -> list[Connection]:
-        """Those that have had `timeout_s`."""
+        """Return those that have had `timeout_s`."""
         return [
             each for each, (came_s, _) in self._times.items() if now_s - came_s > self._timeout_s
         ]
@@ -101,7 +101,7 @@ class Entrance:
             count_max=config.connections_before_login_max, timeout_s=config.login_timeout_s
         )
         self.sessions: dict[ClientSession, None] = {}
-        """In the order in which they came, in which they are closed as well."""
+        """Sessions in the order in which they came, in which they are closed as well."""
         self._all_closed = asyncio.Event()
         self._refused: str | None = None
         self._closed_newcomers = 0
@@ -125,9 +125,9 @@ class Entrance:
             on_closed=on_closed,
         )
 
-    # What sessions call.
+    # Calls of sessions.
     def admit(self, session: ClientSession) -> str | None:
-        """Count a session that is connected, its TLS handshake done; why it is refused."""
+        """Count a session whose TLS handshake is done, or return why it is refused."""
         refused = self.admission.enter(session.address)
         if refused is not None:
             address = None if self.admission.is_full else session.address
@@ -147,22 +147,22 @@ class Entrance:
         return None
 
     def admit_principal(self, principal: str) -> str | None:
-        """Count a session that has logged in; why it is refused."""
+        """Count a session that has logged in, or return why it is refused."""
         refused = self.admission.log_in(principal)
         if refused is not None:
             self._refuse(refused)
         return refused
 
     def received(self, session: ClientSession) -> None:
-        """A session that has not proved itself has sent something."""
+        """Note that a session that has not proved itself has sent something."""
         self._newcomers.received(session, session.clock())
 
     def proven(self, session: ClientSession) -> None:
-        """Its login is over; where none is required, its first request was answered."""
+        """Note that its login is over or, where none is required, a request was answered."""
         self._newcomers.leave(session)
 
     def left(self, session: ClientSession) -> bool:
-        """A session is closed; False: it was never let in."""
+        """Forget a session that is closed; False: it was never let in."""
         if session not in self.sessions:
             return False
         del self.sessions[session]
@@ -173,7 +173,7 @@ class Entrance:
             self._all_closed.set()
         return True
 
-    # What the server calls.
+    # Calls of the server.
     def sweep(self, now_s: float) -> None:
         """Close what is idle, too slow, too late or too large; log what was refused since."""
         if self._refused is not None:
@@ -214,7 +214,7 @@ class Entrance:
 
     # Inside.
     def _close_silent(self, address: str | None = None) -> bool:
-        """Make room, at an address or at all; whether one is silent that has not logged in."""
+        """Close a silent newcomer, of one address or of any; False: there is none."""
         silent = self._newcomers.find_silent(
             lambda each: each.is_idle and address in {None, each.address}
         )

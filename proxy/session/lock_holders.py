@@ -16,20 +16,20 @@ from keylane.proxy.runtime.stats import ProxyStats
 
 HELD_ANSWER_S: Final = 10.0
 """Twice what a coordinator gives a commit by default (`offsets.commit.timeout.ms`)."""
-TOO_SLOW: Final = "the broker has not answered in {:g} s what a group's lock is held for"
+TOO_SLOW: Final = "the broker has not answered in {:g} s while a group's lock is held"
 
 
 class LockHolders:
-    """Of one connection."""
+    """Handlers of one connection that hold a lock."""
 
     def __init__(self, on_late: Callable[[str], None], *, answer_s: float = HELD_ANSWER_S) -> None:
         self._on_late, self._answer_s = on_late, answer_s
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def begin(self) -> asyncio.Task[Any] | None:
-        """The task that runs holds a lock, until `end` is given what this returns.
+        """Count the current task as a holder until `end`, which gets the result of this.
 
-        None: it holds another one, behind which this one is given back.
+        None: it holds another lock already, which it gives back later.
         """
         task = asyncio.current_task()
         assert task is not None, "handlers are tasks"
@@ -39,12 +39,12 @@ class LockHolders:
         return task
 
     def end(self, begun: asyncio.Task[Any] | None) -> None:
-        """The lock is about to be given back."""
+        """Count the task no more: it is about to give the lock back."""
         if begun is not None:
             self._tasks.discard(begun)
 
     def bound(self, answer: asyncio.Future[Any]) -> None:
-        """An answer is waited for: bound the time, if the task that runs holds a lock."""
+        """Bound the time of an answer, if the task that waits for it holds a lock."""
         if self._tasks and asyncio.current_task() in self._tasks:
             late = TOO_SLOW.format(self._answer_s)
             timer = asyncio.get_running_loop().call_later(self._answer_s, self._on_late, late)

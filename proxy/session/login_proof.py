@@ -14,19 +14,19 @@ from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.upstream import OnResponse
 
 ANSWERS_THAT_PROVE: Final = 2
-"""Where a mechanism does not say that the login is over: a broker answers one request that comes
-before that, with an error, and closes the connection."""
+"""Answers after the last token, for mechanisms that do not say that the login is over: a broker
+answers one request that comes too early, with an error, and closes the connection."""
 
 
 class Proof:
-    """Of one connection. Invariants: `on_proven` is called once; what is proven stays so."""
+    """State of one connection. Invariants: `on_proven` is called once; a proof lasts."""
 
     def __init__(self, *, is_login_required: bool, on_proven: Callable[[], None]) -> None:
         self._on_proven, self._is_login_required = on_proven, is_login_required
         self.may_relay = not is_login_required
-        """True: the broker is passed more than the login."""
+        """True: more than the login may go to the broker."""
         self._answers_left = 0 if is_login_required else 1
-        """So many answers of the broker from now on are the proof; 0: none is."""
+        """Answers of the broker from now on that are the proof; 0: none is."""
         self.is_given = False
 
     @property
@@ -35,10 +35,10 @@ class Proof:
         return self._is_login_required and not self.is_given
 
     def token_taken(self, *, is_over: bool | None) -> None:
-        """The broker took a token: the client may go on, as far as the broker lets it.
+        """Let the client go on, as far as the broker lets it: the broker took a token.
 
-        is_over: the login has ended by that. None: the mechanism does not say so, and it shows in
-        what the broker answers next; the answer to this token comes before that.
+        is_over: the login has ended by that. None: the mechanism does not say, and the broker's
+        next answers show it; the answer to this token comes before them.
         """
         self.may_relay = True
         if is_over:
@@ -47,7 +47,7 @@ class Proof:
             self._answers_left = 1 + ANSWERS_THAT_PROVE
 
     def noting(self, on_response: OnResponse) -> OnResponse:
-        """Do as `on_response`, and the broker's answer counts."""
+        """Return `on_response`, with the answer counted."""
 
         def answered(frame: Frame) -> None:
             on_response(frame)

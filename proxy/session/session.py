@@ -1,6 +1,6 @@
 """One client connection, paired with one connection to its broker.
 
-A frame that keylane has no reason to read goes upstream as it came, and its answer back.
+A frame that keylane has no reason to read goes upstream as it came, and its answer goes back.
 A served request blocks the ones behind it (as a broker does) until its handler has sent what
 it sends, or is done: a LeaveGroup must not overtake the OffsetCommit before it.
 """
@@ -69,10 +69,9 @@ class ClientSession(asyncio.BufferedProtocol):
         self._proof = Proof(is_login_required=is_login_required, on_proven=self._proven)
         self.principal: str | None = None
         self._request_bytes_max = request_bytes_max
-        allowed = (
-            min(request_bytes_max, LOGIN_BYTES_MAX) if is_login_required else request_bytes_max
-        )
-        self._reader = FrameReader(frame_bytes_max=allowed, eager=False)
+        self._reader = FrameReader(frame_bytes_max=request_bytes_max, eager=False)
+        if is_login_required:
+            self._reader.allow(min(request_bytes_max, LOGIN_BYTES_MAX))
         self._order = ResponseOrder()
         self._backlog: deque[Frame] = deque()
         self._transport: asyncio.Transport | None = None
@@ -96,20 +95,20 @@ class ClientSession(asyncio.BufferedProtocol):
         self._ends_s = loop.time() + age_s_max
         self.context = make_context(self)
 
-    # What the server calls.
+    # Calls of the server.
     @property
     def is_proven(self) -> bool:
-        """Its login is over; where none is required, a request was answered."""
+        """Return whether its login is over or, where none is required, a request was answered."""
         return self._proof.is_given
 
     @property
     def is_idle(self) -> bool:
-        """No request is open."""
+        """Return whether no request is open."""
         return not len(self._order) and not self._backlog
 
     @property
     def is_logged_in(self) -> bool:
-        """It may go on without a login, or has logged in."""
+        """Return whether it has logged in, or may go on without a login."""
         return not self._proof.is_owed
 
     @property
@@ -145,7 +144,7 @@ class ClientSession(asyncio.BufferedProtocol):
     ) -> None:
         """Close a connection that is idle, too old, or whose client is too slow either way."""
         allowed_s = frame_s + self._reader.wanted_bytes / MINIMUM_BYTES_PER_S
-        # While we do not read, the client is not the slow side.
+        # While keylane does not read, it is not the client that is slow: no time-out then.
         is_sending = self._reader.is_partial and not self._is_reading_paused
         if is_sending and now_s - self.partial_since_s > allowed_s:
             self.close(f"request not whole after {now_s - self.partial_since_s:.0f} s", warn=True)
@@ -161,17 +160,17 @@ class ClientSession(asyncio.BufferedProtocol):
             self.drain("maximum age")
 
     def _is_unread(self, since_s: float) -> bool:
-        """Nothing was read since then, so a client that has left would not be seen."""
+        """Return whether nothing was read since then, so that a client's end was not seen."""
         return self._is_reading_paused and self.active_s < since_s
 
     def close(self, reason: str, *, warn: bool = False) -> None:
-        """End both connections; one log line. `warn`: it is refused for what it did."""
+        """End both connections, with one log line. warn: it is refused for what it did."""
         if not self._is_closed:
             self._stats.sessions_refused += warn
             self._end(reason, warn=warn)
 
     def _fail(self, reason: str) -> None:
-        """Close it for what is not the client's doing."""
+        """Close it for a failure that is not the client's doing."""
         if not self._is_closed:
             self._stats.sessions_failed += 1
             self._end(reason, warn=True)
@@ -204,7 +203,7 @@ class ClientSession(asyncio.BufferedProtocol):
             return 0.0
         return self._taking.still_s(self._transport, now_s)
 
-    # What handlers call, through the context.
+    # Calls of handlers, through the context.
     def held(self, lock: PreparedLock) -> HeldLock:
         """See `Connection`."""
         return HeldLock(lock, self.holding, self._stats)
@@ -246,11 +245,14 @@ class ClientSession(asyncio.BufferedProtocol):
 
     def aside(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """See `Connection`."""
-        if self._is_closed or self._link is None or self._drain_reason is not None:
-            return
-        task = spawn(work(), f"{self.session_id} aside")
+        if not self._is_closed and self._link is not None and self._drain_reason is None:
+            self._run(work(), "aside")
+
+    def _run(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = spawn(work, f"{self.session_id} {name}")
         self._tasks.add(task)
         task.add_done_callback(self._served)
+        return task
 
     def note_login(self, *, is_over: bool | None) -> None:
         """See `Connection`."""
@@ -272,8 +274,8 @@ class ClientSession(asyncio.BufferedProtocol):
 
     def release(self) -> None:
         """See `Connection`."""
-        # Only the one that blocks can release, so that a handler that ends late does not let
-        # requests overtake a later one.
+        # Only the handler that blocks can release; else one that ends late would let requests
+        # overtake a later one.
         if self._blocker is not None and self._blocker is asyncio.current_task():
             self._blocker = None
             asyncio.get_running_loop().call_soon(self._work_off)
@@ -287,8 +289,8 @@ class ClientSession(asyncio.BufferedProtocol):
 
     # asyncio calls what follows.
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected; the broker is called at its first sound request."""
-        # uvloop's transports are none of asyncio's classes.
+        """Keep the client's transport; the broker is called at its first sound request."""
+        # uvloop's transports are none of asyncio's classes, so no isinstance here.
         self._transport = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
         keep_alive(transport)
@@ -322,22 +324,22 @@ class ClientSession(asyncio.BufferedProtocol):
         self.note_held(self._reader.growth_bytes)
 
     def eof_received(self) -> bool:
-        """The client is done."""
+        """End the connection: the client is done."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """End the session: the client is gone."""
         self.close(str(exc) if exc else "closed by the client")
 
     def pause_writing(self) -> None:
-        """The client does not keep up: start no more requests, take no more from the broker."""
+        """Start no more requests and take no answers: the client does not keep up."""
         self._is_client_full = True
         self.note_held()
         self._update_link()
         self._update_reading()
 
     def resume_writing(self) -> None:
-        """The client keeps up again."""
+        """Go on: the client keeps up again."""
         self._is_client_full = False
         self._taking.forget()
         self.active_s = self.clock()
@@ -376,10 +378,7 @@ class ClientSession(asyncio.BufferedProtocol):
             self._relay(route, request, slot)
             return
         self._served_bytes = len(frame)
-        task = spawn(self._serve(route, handler, request, slot), f"{self.session_id} {route.name}")
-        self._blocker = task
-        self._tasks.add(task)
-        task.add_done_callback(self._served)
+        self._blocker = self._run(self._serve(route, handler, request, slot), route.name)
 
     def _served(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -419,8 +418,8 @@ class ClientSession(asyncio.BufferedProtocol):
         except FrameInvalid as error:
             self.close(f"{route.name} v{request.api_version}: {error}", warn=True)
         except BrokerUnreachable as error:
-            # The client finds its way by reconnecting, as it does when a broker dies. That the
-            # broker is away is logged once for all of them.
+            # The client connects again, as it does when a broker dies. The broker's absence is
+            # logged once for each broker, and not for each client.
             self._stats.sessions_turned_away += 1
             self.close(f"{route.name} v{request.api_version}: {error}")
         except KeylaneError as error:
@@ -444,7 +443,7 @@ class ClientSession(asyncio.BufferedProtocol):
         ready = self._order.fill(slot, buffers)
         if self._is_closed or self._transport is None:
             return
-        # A transport with TLS does not report what waits below it.
+        # A TLS transport does not report bytes that wait below it, so they are counted here.
         kept = self._unsent_bytes if self._is_client_full else 0
         self._unsent_bytes = kept + sum(map(len, ready))
         if len(ready) == 1:
@@ -485,9 +484,9 @@ class ClientSession(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _update_link(self) -> None:
-        """Take no answers for a client that does not keep up.
+        """Take no answers for a client that does not keep up, unless a handler waits for one.
 
-        Unless a handler waits for one: it may hold its group's lock, for which others wait.
+        The handler may hold its group's lock, and the whole group would wait for one stuck client.
         """
         pause = self._is_client_full and not self._tasks
         if self._link is None or self._is_closed or pause == self._is_link_paused:

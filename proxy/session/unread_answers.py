@@ -8,7 +8,7 @@ from typing import Final
 from keylane.proxy.net.sockets import acknowledged_bytes
 
 FLUSH_S: Final = 30.0
-"""How long a client that is closed has to take its last answers; asyncio allows TLS the same."""
+"""Time in which a closed client has to take its last answers; asyncio allows TLS the same."""
 
 
 def flush(transport: asyncio.Transport, taken_bytes: int | None = None) -> None:
@@ -23,24 +23,24 @@ def flush(transport: asyncio.Transport, taken_bytes: int | None = None) -> None:
 
 
 def count_taken(transport: asyncio.Transport) -> int:
-    """A number that grows as the client takes answers."""
+    """Return a number that grows as the client takes answers."""
     taken_bytes = acknowledged_bytes(transport)
     return -transport.get_write_buffer_size() if taken_bytes is None else taken_bytes
 
 
 class Taking:
-    """Of one connection, while something waits for its client."""
+    """Progress of one client that has answers waiting."""
 
     def __init__(self) -> None:
         self._taken_bytes: int | None = None  # when the client was last seen to take some
         self._seen_s = 0.0  # that moment
 
     def forget(self) -> None:
-        """Nothing waits for it."""
+        """Begin anew: nothing waits for the client."""
         self._taken_bytes = None
 
     def still_s(self, transport: asyncio.Transport, now_s: float) -> float:
-        """Return how long it has taken nothing, as far as was looked."""
+        """Return the seconds for which it was seen to take nothing."""
         taken_bytes = count_taken(transport)
         if taken_bytes != self._taken_bytes:
             self._taken_bytes, self._seen_s = taken_bytes, now_s

@@ -3,14 +3,14 @@
 Source: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628 (OAUTHBEARER); Kafka's `PlainSaslServer`,
 `ScramFormatter`, `OAuthBearerClientInitialResponse`, KIP-48 (delegation tokens).
 
-A name is what the client claims until the broker says that the login is over: only then it
-counts. It is for bounds alone, never for rights, which the broker is asked for. No password and no
-token is kept, and where a name is not readable (Kerberos, tokens that are no JWT) there is none.
+A name is the client's claim and counts only once the broker says that the login is over. It is for
+bounds alone, never for rights, which the broker is asked for. No password and no token is kept.
+Where a name is not readable (Kerberos, tokens that are no JWT) there is none.
 
-An answer without an error code does not end a login: a SCRAM challenge has none, and the answer
-to an OAUTHBEARER token that was refused says so in its bytes. Of mechanisms that are not known
-here the end is an answer without bytes, as Kerberos ends, or one with a lifetime, which brokers
-give at the end alone; without either, the end is not known.
+An answer without an error code does not end a login: a SCRAM challenge has none, and the answer to
+a refused OAUTHBEARER token has its reason in the bytes. Other mechanisms end with an answer without
+bytes, as Kerberos does, or with a lifetime, which brokers give at the end alone; without either,
+the end is not known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME_LENGTH_MAX: Final = 1024
 SCRAM_FIRST: Final = re.compile(rb"n,(?:a=[^,]*)?,(?:m=[^,]*,)?n=([^,]+),r=[^,]+(,.*)?", re.DOTALL)
 DELEGATED: Final = b"tokenauth=true"
 BEARER_PARTS_MAX: Final = 16
-"""Of a token's key-value pairs, so many are looked at; Kafka's clients send `auth` first."""
+"""Key-value pairs of a token that are looked at; Kafka's clients send `auth` first."""
 BEARER: Final = re.compile(rb"auth=\w+ +[-\w]+\.([-\w]+)\.[-\w]*\s*")
 
 
@@ -37,7 +37,7 @@ class LoginStep(NamedTuple):
     is_over: bool | None
     """The broker has taken the login; None: its mechanism does not say."""
     principal: str | None = None
-    """As Kafka writes it: `User:alice`, for a delegation token `Token:` and its id."""
+    """Name in Kafka's form: `User:alice`, for a delegation token `Token:` and its id."""
 
 
 NOT_OVER: Final = LoginStep(is_over=False)
@@ -54,25 +54,26 @@ class LoginWatch:
     @property
     def is_watching(self) -> bool:
         """Return whether tokens of a known mechanism are under way: others need not be read."""
-        return self._mechanism in _READERS
+        return self._mechanism in _MECHANISMS
 
     def begin(self, mechanism: str) -> None:
-        """A handshake is sent to the broker: tokens of this mechanism follow."""
+        """Follow a handshake that is sent to the broker: tokens of this mechanism come next."""
         self._mechanism, self._claimed, self._taken = mechanism, "", 0
 
     def answered(
         self, token: bytes, error_code: int, answer: bytes, lifetime_ms: int = 0
     ) -> LoginStep:
-        """The broker answered a token: with a code, bytes, and how long the login is good for."""
+        """Follow the broker's answer to a token: a code, bytes, and the login's lifetime."""
         if error_code != 0:
             self.begin("")
             return NOT_OVER
-        if not self.is_watching:
+        mechanism = _MECHANISMS.get(self._mechanism)
+        if mechanism is None:
             return LoginStep(is_over=True if not answer or lifetime_ms > 0 else None)
         if self._taken == 0:
-            self._claimed = _READERS[self._mechanism](token, self._subject_claim)[:NAME_LENGTH_MAX]
+            self._claimed = mechanism.name_of(token, self._subject_claim)[:NAME_LENGTH_MAX]
         self._taken += 1
-        if not _IS_OVER[self._mechanism](self._taken, answer):
+        if not mechanism.is_over(self._taken, answer):
             return NOT_OVER
         claimed = self._claimed
         self.begin("")
@@ -110,17 +111,19 @@ def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-_READERS: Final[Mapping[str, Callable[[bytes, str], str]]] = {
-    "PLAIN": _plain_name,
-    "SCRAM-SHA-256": _scram_name,
-    "SCRAM-SHA-512": _scram_name,
-    "OAUTHBEARER": _bearer_name,
-}
-_IS_OVER: Final[Mapping[str, Callable[[int, bytes], bool]]] = {
-    "PLAIN": lambda _taken, _answer: True,
-    # The first answer is the challenge, the second comes after the proof.
-    "SCRAM-SHA-256": lambda taken, _answer: taken == 2,
-    "SCRAM-SHA-512": lambda taken, _answer: taken == 2,
+class _Mechanism(NamedTuple):
+    name_of: Callable[[bytes, str], str]
+    """Name in the first token, by the claim's name where it has claims."""
+    is_over: Callable[[int, bytes], bool]
+    """True: the login is over with this answer, by its number and bytes."""
+
+
+# The first answer to SCRAM is the challenge, the second comes after the proof.
+_SCRAM: Final = _Mechanism(_scram_name, lambda taken, _answer: taken == 2)
+_MECHANISMS: Final[Mapping[str, _Mechanism]] = {
+    "PLAIN": _Mechanism(_plain_name, lambda _taken, _answer: True),
+    "SCRAM-SHA-256": _SCRAM,
+    "SCRAM-SHA-512": _SCRAM,
     # A refused token is answered without an error code at first, but with the reason.
-    "OAUTHBEARER": lambda _taken, answer: not answer,
+    "OAUTHBEARER": _Mechanism(_bearer_name, lambda _taken, answer: not answer),
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import ssl
 from typing import Any
 
 from keylane.config.security import SecurityConfig
@@ -18,22 +17,25 @@ log = logging.getLogger("keylane.security")
 
 
 class Security:
-    """The parts that are configured; None for those that are not."""
+    """Parts that are configured; None for those that are not."""
 
     def __init__(self, config: SecurityConfig) -> None:
         """Raises: ConfigInvalid (a file that cannot be used)."""
-        self._listener: ReloadingContext | None = None
-        self._control: ReloadingContext | None = None
-        self._upstream: ReloadingContext | None = None
+        self.listener: ReloadingContext | None = None
+        """TLS for clients."""
+        self.control: ReloadingContext | None = None
+        """TLS of the control port."""
+        self.upstream: ReloadingContext | None = None
+        """TLS to brokers."""
         self.login: ServiceLogin | None = None
         if config.tls_certificate is not None:
-            self._listener = open_listener_context(
+            self.listener = open_listener_context(
                 config.tls_certificate, config.tls_key, config.tls_client_ca
             )
         if config.control_tls:
-            self._control = _open_control_context(config)
+            self.control = _open_control_context(config)
         if config.upstream_tls:
-            self._upstream = open_upstream_context(
+            self.upstream = open_upstream_context(
                 config.upstream_ca,
                 config.upstream_certificate,
                 config.upstream_key,
@@ -41,53 +43,38 @@ class Security:
             )
         if config.login_mechanism is not None:
             self.login = ServiceLogin(config)
-            if self._upstream is None:
+            if self.upstream is None:
                 log.warning(
-                    "keylane logs in without TLS, somebody may listen in mechanism=%s",
+                    "keylane logs in without TLS, others may listen in mechanism=%s"
+                    " remedy=set upstream_tls",
                     self.login.mechanism,
                 )
-        # On a listener without SASL a broker would take a client for whose certificate it sees.
-        # And where keylane has to log in, so have they.
+        # A broker's listener without SASL takes a client for the owner of the certificate that it
+        # sees, which is keylane's. And where keylane has to log in, so have clients.
         self.is_login_required = self.login is not None or config.upstream_certificate is not None
-
-    @property
-    def listener(self) -> ssl.SSLContext | None:
-        """TLS for clients."""
-        return self._listener
-
-    @property
-    def control(self) -> ssl.SSLContext | None:
-        """TLS of the control port."""
-        return self._control
-
-    @property
-    def upstream(self) -> ssl.SSLContext | None:
-        """TLS to brokers."""
-        return self._upstream
 
     def poll(self, *, force: bool = False) -> None:
         """Read certificates again that have changed (`force`: all)."""
-        for context in (self._listener, self._control, self._upstream):
+        for context in (self.listener, self.control, self.upstream):
             if context is not None:
                 context.poll(force=force)
 
     def aiokafka_options(self) -> dict[str, Any]:
-        """Keyword arguments of aiokafka's clients, with the secret as it is now.
+        """Return keyword arguments of aiokafka's clients, with the secret as it is now.
 
         Raises: LoginRefused (the secret cannot be read).
         """
         protocol = "SSL" if self.upstream is not None else "PLAINTEXT"
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"security_protocol": protocol}
         if self.upstream is not None:
             options["ssl_context"] = self.upstream
         if self.login is not None:
-            protocol = "SASL_SSL" if self.upstream is not None else "SASL_PLAINTEXT"
-            options |= self.login.aiokafka_options()
-        return {"security_protocol": protocol, **options}
+            options |= self.login.aiokafka_options() | {"security_protocol": f"SASL_{protocol}"}
+        return options
 
 
 def _open_control_context(config: SecurityConfig) -> ReloadingContext:
-    """TLS of the control port. Raises: ConfigInvalid."""
+    """Return TLS of the control port. Raises: ConfigInvalid."""
     certificate, key, name = config.control_certificate, config.control_key, "control_certificate"
     if certificate is None:
         certificate, key, name = config.tls_certificate, config.tls_key, "tls_certificate"

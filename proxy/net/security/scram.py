@@ -27,7 +27,7 @@ _ITERATIONS: Final = re.compile(r"(?:^|,)i=([0-9]{1,9})(?=,|$)")
 
 
 def scram_messages(mechanism: str, username: str, password: str) -> Messages:
-    """Return what this side says, given what the broker answers. Raises: ScramException."""
+    """Generate the messages of this side from the broker's answers. Raises: ScramException."""
     client = ScramClient([mechanism], username, password)
     server_first = (yield client.get_client_first().encode()).decode("utf-8", "replace")
     _check_iterations(server_first)
@@ -38,18 +38,18 @@ def scram_messages(mechanism: str, username: str, password: str) -> Messages:
 
 
 def _check_iterations(server_first: str) -> None:
-    """A count that is no number of up to 9 digits is scramp's to refuse."""
+    """Raises: ScramException. A count that is no number of up to 9 digits scramp refuses itself."""
     for text in _ITERATIONS.findall(server_first):
         if not ITERATIONS_MIN <= int(text) <= ITERATIONS_MAX:
             raise ScramException(
-                f"the broker asks for {int(text)} iterations of SCRAM, taken are"
-                f" {ITERATIONS_MIN} to {ITERATIONS_MAX}: nothing was sent that the password can be"
-                " guessed from; look for another process at the broker's address"
+                f"the broker asks for {int(text)} iterations of SCRAM, allowed are"
+                f" {ITERATIONS_MIN} to {ITERATIONS_MAX}: nothing was sent from which the password"
+                " can be guessed; look for another process at the broker's address"
             )
 
 
 class ScramLogin(aiokafka.conn.BaseSaslAuthenticator):  # type: ignore[misc]  # it has no types
-    """In the place of aiokafka's own, which takes any number of iterations, one as well."""
+    """Replaces aiokafka's own, which takes any number of iterations, even one."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ScramLogin(aiokafka.conn.BaseSaslAuthenticator):  # type: ignore[misc]  # 
 
 
 def _for_aiokafka(messages: Messages) -> Generator[tuple[bytes, bool], bytes, None]:
-    """Each message with True: an answer is awaited. Raises: SaslAuthenticationFailed."""
+    """Yield each message with True: an answer is awaited. Raises: SaslAuthenticationFailed."""
     try:
         answer = yield next(messages), True
         while True:

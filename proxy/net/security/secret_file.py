@@ -16,7 +16,7 @@ SHARED_MAX: Final = 8
 
 
 def read_secret(key: str, file: str) -> str:
-    """The one line of a file, which no error shows. Raises: ConfigInvalid."""
+    """Return the one line of a file, which no error shows. Raises: ConfigInvalid."""
     data, text = _read(key, file)
     text = text.rstrip("\r\n")
     if not text or len(data) > SECRET_BYTES_MAX or not text.isprintable():
@@ -25,7 +25,7 @@ def read_secret(key: str, file: str) -> str:
 
 
 def read_secrets(key: str, file: str) -> tuple[str, ...]:
-    """The lines of a file, the empty ones left out; no error shows them. Raises: ConfigInvalid."""
+    """Return a file's lines without empty ones; no error shows them. Raises: ConfigInvalid."""
     data, text = _read(key, file)
     lines = tuple(line for line in text.splitlines() if line)
     if len(data) > SECRET_BYTES_MAX or not all(map(str.isprintable, lines)):
@@ -42,7 +42,7 @@ def read_secrets(key: str, file: str) -> tuple[str, ...]:
 
 
 def _read(key: str, file: str) -> tuple[bytes, str]:
-    """The bytes, at most one more than are allowed, and their text. Raises: ConfigInvalid."""
+    """Return the bytes, at most one more than are allowed, and text. Raises: ConfigInvalid."""
     try:
         with Path(file).open("rb") as opened:
             data = opened.read(SECRET_BYTES_MAX + 1)

@@ -4,7 +4,7 @@ Source: KIP-43, KIP-152 (SaslAuthenticate), KIP-368 (session lifetime); RFC 4616
 and 7677 (SCRAM, in `scram`), RFC 7628 (OAUTHBEARER).
 
 The secret is read at every login, so a new one needs no restart. It is in no error and no log:
-errors name the file, and what a broker says is its own text.
+errors name the file, and a broker's reason is its own text.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ServiceLogin:
         self._password_file, self._token_file = config.login_password_file, config.login_token_file
 
     async def log_in(self, ask: Ask) -> float:
-        """Log one connection in; return for how many seconds that holds, 0 without end.
+        """Log one connection in; return the login's lifetime in seconds, 0 without end.
 
         `ask` sends a kio request and returns its answer. Raises: LoginRefused, UpstreamLost.
         """
@@ -69,7 +69,7 @@ class ServiceLogin:
         return lifetime_s
 
     def messages(self) -> Messages:
-        """Return what this side says, given what the broker answers. Raises: LoginRefused."""
+        """Generate the messages of this side from the broker's answers. Raises: LoginRefused."""
         if self.mechanism == "PLAIN":
             return _plain(self._username, self._password())
         if self.mechanism == "OAUTHBEARER":
@@ -77,7 +77,7 @@ class ServiceLogin:
         return scram_messages(self.mechanism, self._username, self._password())
 
     def aiokafka_options(self) -> dict[str, Any]:
-        """Keyword arguments of aiokafka's clients. Raises: LoginRefused."""
+        """Return keyword arguments of aiokafka's clients. Raises: LoginRefused."""
         if self.mechanism == "OAUTHBEARER":
             provider = TokenFile(self)
             return {"sasl_mechanism": self.mechanism, "sasl_oauth_token_provider": provider}
@@ -88,7 +88,7 @@ class ServiceLogin:
         }
 
     def token(self) -> str:
-        """The OAUTHBEARER token as it stands in its file. Raises: LoginRefused."""
+        """Return the OAUTHBEARER token as it stands in its file. Raises: LoginRefused."""
         assert self._token_file is not None
         return _read("login_token_file", self._token_file)
 
@@ -112,7 +112,7 @@ class TokenFile(AbstractTokenProvider):  # type: ignore[misc]  # aiokafka has no
         self._login = login
 
     async def token(self) -> str:
-        """The token as it stands in its file."""
+        """Return the token as it stands in its file."""
         return await asyncio.to_thread(self._login.token)
 
 
@@ -124,7 +124,7 @@ def _read(key: str, file: str) -> str:
 
 
 def _send(messages: Messages, answer: bytes) -> bytes | None:
-    """The next message; None when there is none. A future cannot hold StopIteration."""
+    """Return the next message; None: there is none. A future cannot hold StopIteration."""
     try:
         return messages.send(answer)
     except StopIteration:

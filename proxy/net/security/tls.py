@@ -3,9 +3,9 @@
 Source: RFC 8446; Python documentation, `ssl` (server and client contexts).
 
 A server's context is given to asyncio once. Loading another certificate into it would keep old
-client authorities, and leave it broken where certificate and key do not fit. So what asyncio has
-only hands on to the context that was last made from the files: a connection gets the newest, one
-that stands keeps its own, and files that cannot be used change nothing.
+client authorities, and leave it broken where certificate and key do not fit. So the context that
+asyncio has only passes calls to the one that was last made from the files: a new connection gets
+the newest, an open one keeps its own, and files that cannot be used change nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from keylane.errors import ConfigInvalid
 log = logging.getLogger("keylane.tls")
 
 last_alerts: ContextVar[list[bytes] | None] = ContextVar("last_alerts", default=None)
-"""Alerts of OpenSSL for the maker of a handshake that fails: event loops drop them."""
+"""Alerts of OpenSSL for the maker of a handshake that fails.
+
+Event loops (asyncio, uvloop) drop them, and Java's client then takes an expired certificate for a
+lost connection and tries without end. `tls_listener` sends them."""
 Signature = tuple[tuple[int, int, int], ...]
 
 
@@ -75,7 +78,7 @@ class ReloadingContext(ssl.SSLContext):
     def wrap_bio(
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **kwargs: Any
     ) -> ssl.SSLObject:
-        """Return what asyncio and uvloop call for every new connection."""
+        """Return the TLS of a new connection; asyncio and uvloop call this for each."""
         made = self._current.wrap_bio(incoming, outgoing, *args, **kwargs)
         kept = last_alerts.get()
         if isinstance(made, _Handshake) and kept is not None:
@@ -83,7 +86,7 @@ class ReloadingContext(ssl.SSLContext):
         return made
 
     def poll(self, *, force: bool = False) -> bool:
-        """Build anew if a file has changed, or `force`; whether new connections get another.
+        """Build anew if a file has changed, or `force`; True: new connections get another.
 
         Files that cannot be used are logged and change nothing: a certificate that is half
         written is looked at again as soon as it changes.
@@ -107,7 +110,7 @@ class ReloadingContext(ssl.SSLContext):
             raise ConfigInvalid(f"{self._name}: {error} ({', '.join(self._files)})") from None
 
     def _signature(self) -> Signature:
-        """Return what changes when a file does, also behind the links of a Kubernetes secret."""
+        """Return a value that changes with the files, also behind a Kubernetes secret's links."""
         found = []
         for file in self._files:
             try:
@@ -127,7 +130,7 @@ def open_listener_context(
     name: str = "tls_certificate",
     is_certificate_required: bool = True,
 ) -> ReloadingContext:
-    """TLS for clients. With `client_ca` they must show a certificate, or may; a bad one is refused.
+    """Return TLS for clients. With `client_ca` they must, or may, show a good certificate.
 
     `name` is the configuration key that errors name. Raises: ConfigInvalid.
     """
@@ -149,7 +152,7 @@ def open_listener_context(
 def open_upstream_context(
     ca: str | None, certificate: str | None, key: str | None, *, verify_hostname: bool
 ) -> ReloadingContext:
-    """TLS to brokers, whose certificates are always checked. Raises: ConfigInvalid."""
+    """Return TLS to brokers, whose certificates are always checked. Raises: ConfigInvalid."""
 
     def build() -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=ca)
@@ -169,5 +172,5 @@ def _harden(context: ssl.SSLContext) -> None:
 
 
 def _refuse_password() -> str:
-    """Called for an encrypted key, for which OpenSSL would ask on the terminal."""
+    """Refuse an encrypted key; OpenSSL would ask on the terminal for its password."""
     raise ValueError("the key is encrypted; keylane has no password for it")

@@ -2,11 +2,10 @@
 
 Source: RFC 8446.
 
-asyncio reports neither a handshake that fails nor its peer. So a connection is accepted
-without TLS, and its socket given to a transport that has TLS, whose handshake can be awaited. That
-also is the moment to refuse it, before a handshake has cost anything.
-Nor does asyncio send the alert by which TLS says what is wrong, an expired certificate for
-example. Without it Java's client tries without end, where a broker makes it give up.
+asyncio reports neither a handshake that fails nor its peer. So a connection is accepted without
+TLS, and a transport with TLS gets its socket, whose handshake can be awaited. Before that it can be
+refused at no cost. Nor does asyncio send the alert that says what is wrong, an expired certificate
+for example; without it Java's client tries without end, where a broker makes it give up.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from keylane.tasks import spawn
 log = logging.getLogger("keylane.tls")
 
 LOG_INTERVAL_S: Final = 10.0
-"""One line for each reason in so many seconds: anybody can make handshakes fail."""
+"""One line for each reason in so many seconds: any stranger can make handshakes fail."""
 LINGER_S: Final = 2.0
 """Time for which a client has to take the alert."""
 LINGER_BYTES: Final = 4096
 REASONS_MAX: Final = 100
-"""Reasons that are logged one by one; OpenSSL has a few dozen that clients can bring about."""
+"""Reasons that are logged one by one; OpenSSL has a few dozen that clients can cause."""
 
 MakeSession = Callable[[], asyncio.BaseProtocol]
 """Owner of the connection when the handshake is done: a session, or one of the control port."""
@@ -55,8 +54,8 @@ class TlsDoor:
         """context: None for listeners without TLS, whose sessions begin at once.
 
         connections_max, per_address_max: of handshakes under way; sessions are counted apart.
-            Above them the first handshake under way ends, of that address if it has too many, and
-            the new one begins: one that takes long is a stranger's sooner than a client's.
+            Above them the first handshake under way gives way to the new one, of that address if
+            it has too many: one that takes long is a stranger's sooner than a client's.
         """
         self._under_way: dict[asyncio.Task[None], str] = {}
         self._context, self._stats = context, stats
@@ -65,10 +64,10 @@ class TlsDoor:
         )
         self._timeout_s, self._clock = timeout_s, clock
         self._logged: dict[str, tuple[float, int]] = {}
-        """By reason: when it was logged last, and how often it came since."""
+        """Time of the last line and count since then, by reason."""
 
     def protocol(self, make_session: MakeSession) -> asyncio.BaseProtocol:
-        """Return what a listener gives to a connection that it has accepted."""
+        """Return the protocol of a connection that a listener has accepted."""
         return make_session() if self._context is None else _Handshake(self, make_session)
 
     def enter(self, address: str, peer: str) -> bool:
@@ -80,7 +79,7 @@ class TlsDoor:
         return refused is None
 
     def begin(self, task: asyncio.Task[None], connection: socket.socket, address: str) -> None:
-        """A handshake that was counted is under way; it leaves when its task ends."""
+        """Keep the task of a handshake that was counted; it leaves when the task ends."""
         self._under_way[task] = address
         task.add_done_callback(self._ended)
         # One that gave way before its first step has given the connection to no transport.
@@ -102,7 +101,7 @@ class TlsDoor:
             self.leave(address)
 
     def leave(self, address: str) -> None:
-        """A handshake that was counted is over."""
+        """Count a handshake no more: it is over."""
         self._admission.leave(address)
 
     async def open(self, connection: socket.socket, make_session: MakeSession) -> None:
@@ -136,7 +135,12 @@ class TlsDoor:
 
 
 class _Handshake(asyncio.Protocol):
-    """One connection as it was accepted: it is given to another transport before it is read."""
+    """One connection as it was accepted: it goes to another transport before it is read.
+
+    uvloop begins to read a connection after `connection_made`, even if that has paused it:
+    `start_tls` would lose the client's first bytes. So the socket is duplicated, and the first
+    transport ended.
+    """
 
     def __init__(self, door: TlsDoor, make_session: MakeSession) -> None:
         self._door, self._make_session = door, make_session
@@ -158,7 +162,7 @@ class _Handshake(asyncio.Protocol):
                 handshake = self._shake_hands(connection, name)
                 task = spawn(handshake, f"TLS handshake {name}")
                 self._door.begin(task, connection, address)
-        accepted.abort()  # which ends this transport; the connection has another descriptor
+        accepted.abort()  # this transport only; the connection has another descriptor
 
     async def _shake_hands(self, connection: socket.socket, peer: str) -> None:
         try:
@@ -168,7 +172,7 @@ class _Handshake(asyncio.Protocol):
 
 
 async def _send_alert(connection: socket.socket, alert: bytes) -> None:
-    """Send the last word of a handshake, and read on: else the system takes it back (RST)."""
+    """Send the alert, and read on; else the system takes it back by a reset."""
     loop = asyncio.get_running_loop()
     connection.setblocking(False)
     try:

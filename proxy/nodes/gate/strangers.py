@@ -2,28 +2,28 @@
 
 Source: docs/decisions/033.
 
-Nodes that have agreed before are *established*: what does not verify beside them came later, holds
-nothing, and is put out at once. A node that is new cannot know a squatter from nodes with another
-secret by what they say, since both say what they like. It knows them by what they do:
+Nodes that have agreed before are *established*: a member beside them that does not verify came
+later, holds nothing, and is put out at once. A new node cannot distinguish a squatter from nodes
+with another secret by their messages, since both may write anything. It can by their acts:
 
 - nodes put out what they cannot verify within seconds. So a new node that is put out again and
   again by such members has the wrong secret, and gives up;
 - one that is left alone for longer than a session lasts is beside a squatter. It then puts out
-  what it cannot verify, and serves when it has led the group for as long again: what a node with
-  another secret may have held before is over by then.
+  what it cannot verify, and serves when it has led the group for as long again: a lease of a node
+  with another secret is over by then.
 
-A node that is new does not count that time across generations that another one leads: in each,
-its leader may be a node that has just begun to serve, and needs its seconds to put us out.
+A new node does not count that time across generations that another one leads: each leader may be a
+node that has just begun to serve, and needs its seconds to put us out.
 
-What such a node puts out may still hold a lease, if it was a node that hung, and learns of it
-late. A third one that finds the group empty cannot know that. So for as long as the lease may
-last, the one that did it gives nothing away, in whatever generation it is by then, and does not
-leave the group: if it ends, the coordinator counts it until its session is over, and has any
-other wait for that. It was a member at that moment for sure, by a heartbeat that is not old.
-A leader puts out members of its generation: they have joined again, so nothing is left of
-what they held, and it gave them nothing.
+A member that a new node puts out may still hold a lease, if it is a node that hung and learns of it
+late. A third node that finds the group empty cannot know that. So for the time of that lease, the
+node that did it gives nothing away in any generation, and does not leave the group: if it ends, the
+coordinator counts it until its session is over, and lets others wait for that. It was a member at
+that moment for sure, by a heartbeat that is not old. A leader puts out members of its generation:
+they have joined again, so they hold nothing from before, and it gave them nothing.
 
-What no keylane can have written, as the metadata of a plain consumer, is put out at once by all.
+A message that no keylane can have written, such as the metadata of a plain consumer, has its member
+put out at once by every node.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from typing import Final
 from keylane.proxy.nodes.lease import LEASE_SHARE, patience_s
 
 EXPELLED_MAX: Final = 2
-"""Once may be a session that ran out."""
+"""Times that a node is put out before its secret counts as wrong; once may be a lost session."""
 PAUSE_S_MIN: Final = 0.5
 PAUSE_S_MAX: Final = 5.0
 PAUSE_SHARE: Final = 0.4
-"""Of the session time-out at most: nodes act well within the patience of one that is new."""
+"""Share of the session time-out at most: nodes act well within the patience of a new one."""
 QUIET_S: Final = 60.0
 """After this time the pause begins anew."""
 FRESH_SHARE: Final = 0.1
-"""Of the session time-out: how long ago the heartbeat of one that puts out a leader was sent at
-most, so that its own session outlasts the other's lease."""
+"""Share of the session time-out: the age at most of the last heartbeat of a node that puts out a
+leader, so that its own session outlasts the other's lease."""
 KNOWN_MAX: Final = 10_000
 
 
 class Strangers:
-    """Knowledge of one node of them, and its measures. Invariant: KNOWN_MAX bounds what is kept."""
+    """One node's knowledge of strangers, and measures. Invariant: at most KNOWN_MAX are kept."""
 
     def __init__(self, session_timeout_s: float) -> None:
         self._session_s = session_timeout_s
@@ -57,27 +57,27 @@ class Strangers:
         self._pause_s = PAUSE_S_MIN
         self._next_s = self._last_s = float("-inf")
         self._known: dict[str, bool] = {}
-        """By member id, of the last generation or look: whether a keylane may have written it."""
+        """Members of the last generation or look; True: a keylane may have written its message."""
         self._together_since_s: float | None = None
-        """When we saw one that may be a node before we joined, or became a member beside it, in
-        this generation if it leads; None: since we agreed, or were put out, there was none."""
+        """Time when we saw one that may be a node before we joined, or became a member beside it,
+        in this generation if it leads; None: since we agreed, or were put out, there was none."""
         self._leading_since_s: float | None = None
         """Time when we first led the group, as the member that we are; None: we do not."""
         self._expelled = 0
         self._leases_until_s = float("-inf")
-        """Until when one may hold something that we have put out."""
+        """End of the time in which a member that we put out may hold something."""
 
     @property
     def known(self) -> Mapping[str, bool]:
-        """Those of the last generation or look."""
+        """Members of the last generation or look that do not verify."""
         return self._known
 
     def see(self, found: Mapping[str, bool]) -> None:
-        """Take note of all that do not verify in the group now; by member id, if node-like."""
+        """Note members of the group that do not verify; True: a keylane may have written it."""
         self._known = dict(list(found.items())[:KNOWN_MAX])
 
     def join(self, found: Mapping[str, bool], now_s: float, *, is_leader: bool) -> None:
-        """We are in a generation with these."""
+        """Join a generation with these members that do not verify."""
         self.see(found)
         if any(found.values()):
             if not is_leader:
@@ -89,22 +89,22 @@ class Strangers:
             self._leading_since_s = now_s
 
     def be_beside(self, now_s: float) -> None:
-        """Some are in the group that may be nodes."""
+        """Note that members are in the group that may be nodes."""
         if self._together_since_s is None:
             self._together_since_s = now_s
 
     def agree(self) -> None:
-        """We are one of the nodes: strangers are beside us, not before us."""
+        """Note that we are one of the nodes: strangers are beside us, not before us."""
         self._together_since_s = None
         self._expelled = 0
 
     def leave(self) -> None:
-        """We are no member any more."""
+        """Note that we are no member any more."""
         self._leading_since_s = None
         self._known = {}
 
     def note_expelled(self) -> bool:
-        """We were put out; whether that says that our secret is the wrong one."""
+        """Note that we were put out; True: our secret has to be the wrong one."""
         is_beside, self._together_since_s = self._together_since_s is not None, None
         if not is_beside:
             return False
@@ -115,7 +115,7 @@ class Strangers:
         return True
 
     def withholds(self, now_s: float, *, is_established: bool) -> bool:
-        """Whether a leader must give nothing away yet, since one may hold what it would give."""
+        """Return whether a leader must give nothing away yet: another one may hold it."""
         if self.guard_s(now_s):
             return True
         if is_established or self._together_since_s is None:
@@ -126,8 +126,8 @@ class Strangers:
     def due(self, now_s: float, *, is_established: bool, contact_s: float | None) -> list[str]:
         """Return members to put out now; call `expect_leases` before, `note_put_out` behind.
 
-        contact_s: when the last request was sent that shows that we are a member of their
-        generation; None: we are not. Only members put out what may be a node.
+        contact_s: time of the last request that shows that we are a member of their generation;
+        None: we are not. Only members put out one that may be a node.
         """
         if now_s < self._next_s:
             return []
@@ -140,17 +140,17 @@ class Strangers:
         return [member_id for member_id, is_like in self._known.items() if is_all or not is_like]
 
     def expect_leases(self, due: Iterable[str], now_s: float, *, is_established: bool) -> None:
-        """These are about to be put out; keep in mind until when they may hold something."""
+        """Note the time until which members that are about to be put out may hold something."""
         is_leader = self._leading_since_s is not None
         if not (is_established or is_leader) and any(self._known[each] for each in due):
             self._leases_until_s = now_s + self._session_s
 
     def guard_s(self, now_s: float) -> float:
-        """For how long one may hold something that we have put out."""
+        """Return the seconds in which a member that we put out may hold something."""
         return max(0.0, self._leases_until_s - now_s)
 
     def note_put_out(self, now_s: float) -> None:
-        """Some were put out: the next ones have to wait, longer each time."""
+        """Let the next ones wait, longer each time: some were put out."""
         if now_s > self._last_s + QUIET_S:
             self._pause_s = PAUSE_S_MIN
         self._last_s = now_s
@@ -158,5 +158,5 @@ class Strangers:
         self._pause_s = min(2 * self._pause_s, self._pause_s_max)
 
     def pause_s(self, now_s: float) -> float:
-        """For how long none is put out."""
+        """Return the seconds in which none is put out."""
         return max(0.0, self._next_s - now_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from keylane.proxy.groups import rebalance_times
 from keylane.proxy.groups.rebalance_times import ABANDONED_S, Rounds
 
 
@@ -45,9 +46,10 @@ def test_a_round_that_began_elsewhere_is_not_counted() -> None:
     assert Rounds().syncs("g", 1.0) is None
 
 
-def test_memory_is_bounded() -> None:
+def test_memory_is_bounded(monkeypatch) -> None:
     """Beyond the bound the longest unseen group is forgotten."""
-    rounds = Rounds(groups_max=2)
+    monkeypatch.setattr(rebalance_times, "GROUPS_MAX", 2)
+    rounds = Rounds()
     rounds.joins("a", 0.0)
     rounds.joins("b", 0.0)
     rounds.joins("a", 1.0)
