@@ -71,9 +71,12 @@ KINDS: Final[tuple[tuple[Any, Any, dict[str, Any]], ...]] = (
 class Coordinator:
     """The coordinator of the nodes' group. Invariant: one request is under way at most."""
 
-    def __init__(self, cluster: Cluster, *, client_id: str | None = None) -> None:
-        """`client_id` is what the coordinator shows of a member in any state of the group."""
-        self._cluster, self._client_id = cluster, client_id
+    def __init__(self, cluster: Cluster, *, try_s: float, client_id: str | None = None) -> None:
+        """try_s: time for one request, unless a call gives another.
+
+        client_id: the coordinator shows it in any state of the group.
+        """
+        self._cluster, self._try_s, self._client_id = cluster, try_s, client_id
         self._link: ServiceLink | None = None
         self._node_id = -1
 
@@ -88,11 +91,12 @@ class Coordinator:
             self._link.close()
         self._link = None
 
-    async def find(self, *, timeout_s: float) -> None:
-        """Connect to the coordinator; a dead broker on the way costs `timeout_s`.
+    async def find(self, *, timeout_s: float | None = None) -> None:
+        """Connect to the coordinator; a dead broker on the way costs one try.
 
         Raises: UpstreamLost, LoginRefused, RightMissing.
         """
+        timeout_s = timeout_s or self._try_s
         self.drop()
         reasons = []
         # The last coordinator is asked last: it has moved, or does not answer.
@@ -115,11 +119,10 @@ class Coordinator:
             reasons.append(f"bootstrap: no answer in {timeout_s:g} s")
         raise UpstreamLost(f"coordinator of group {GROUP}: {'; '.join(reasons)}")
 
-    async def describe(self, *, timeout_s: float) -> Any:
+    async def describe(self) -> Any:
         """Return the group as the coordinator has it (DescribeGroups). Raises: UpstreamLost."""
         request = DescribeGroupsRequest(groups=(GROUP_ID,), include_authorized_operations=False)
-        answer = await self._ask(request, timeout_s)
-        return answer.groups[0]
+        return (await self._ask(request)).groups[0]
 
     async def join(
         self, member_id: str, metadata: bytes, *, session_timeout_ms: int, timeout_s: float
@@ -160,14 +163,14 @@ class Coordinator:
         )
         return await self._ask(request, timeout_s)
 
-    async def heartbeat(self, member_id: str, generation_id: int, *, timeout_s: float) -> Any:
+    async def heartbeat(self, member_id: str, generation_id: int) -> Any:
         """Raises: UpstreamLost."""
         request = HeartbeatRequest(
             group_id=GROUP_ID, generation_id=i32(generation_id), member_id=member_id
         )
-        return await self._ask(request, timeout_s)
+        return await self._ask(request)
 
-    async def leave(self, *member_ids: str, timeout_s: float) -> list[ErrorCode]:
+    async def leave(self, *member_ids: str, timeout_s: float | None = None) -> list[ErrorCode]:
         """End memberships in one step; return what was refused. Raises: UpstreamLost.
 
         A member that the group does not have is no error.
@@ -178,7 +181,7 @@ class Coordinator:
         codes = (answer.error_code, *(member.error_code for member in answer.members))
         return [code for code in codes if code not in GONE]
 
-    async def clear_other_kinds(self, *, timeout_s: float) -> int:
+    async def clear_other_kinds(self) -> int:
         """End members of a group of a newer kind by our name; return how many there were.
 
         Raises: UpstreamLost.
@@ -189,12 +192,12 @@ class Coordinator:
             if known.get(int(describe.__api_key__), -1) < describe.__version__:
                 continue
             question = describe(group_ids=(GROUP_ID,), include_authorized_operations=False)
-            answer = await self._ask(question, timeout_s)
+            answer = await self._ask(question)
             for member in (member for group in answer.groups for member in group.members):
                 leaving = heartbeat(
                     group_id=GROUP_ID, member_id=member.member_id, member_epoch=LEAVES, **needed
                 )
-                await self._ask(leaving, timeout_s)
+                await self._ask(leaving)
                 gone += 1
         return gone
 
@@ -224,10 +227,10 @@ class Coordinator:
             raise UpstreamLost(f"coordinator of group {GROUP} is not known")
         return self._link
 
-    async def _ask(self, request: Any, timeout_s: float) -> Any:
+    async def _ask(self, request: Any, timeout_s: float | None = None) -> Any:
         link = self._found()
         try:
-            return await link.request(request, timeout_s=timeout_s)
+            return await link.request(request, timeout_s=timeout_s or self._try_s)
         except BaseException:  # also when the task that waits for it was cancelled
             self.drop()
             raise

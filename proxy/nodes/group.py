@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
@@ -30,7 +29,7 @@ from keylane.proxy.nodes.coordinator import (
 from keylane.proxy.nodes.gate.gate import Gate
 from keylane.proxy.nodes.gate.seals import NO_TRUST, NodeTrust, Seals
 from keylane.proxy.nodes.gate.verdicts import Received, decide
-from keylane.proxy.nodes.lease import Lease
+from keylane.proxy.nodes.lease import Lease, lease_clock
 from keylane.proxy.nodes.predecessor import LOOK_PAUSE_S, Predecessor
 from keylane.proxy.topics.node_values import (
     GROUP,
@@ -63,16 +62,6 @@ REFUSED_PAUSE_S: Final = 30.0
 """Each new try makes every node join again, and what refused us seldom goes away by itself."""
 
 
-def lease_clock() -> float:
-    """Return seconds that go on while the process is stopped, on Linux also while it is suspended.
-
-    A lease has to end in that time, too.
-    """
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
-
-
 class NodeGroup:
     """This node's seat among the nodes of its cluster; an `Ownership`."""
 
@@ -83,18 +72,24 @@ class NodeGroup:
         session_timeout_ms: int,
         describe: Callable[[], NodeInfo],
         on_membership: Callable[[Membership], None],
+        on_refused: Callable[[ConfigInvalid], None] | None = None,
         clock: Callable[[], float] = lease_clock,
         client_id: str | None = None,
         trust: NodeTrust = NO_TRUST,
     ) -> None:
-        """`describe` is asked at each join; `on_membership` is called when all have joined."""
+        """`describe` is asked at each join; `on_membership` is called when each node has joined.
+
+        on_refused: is called when the nodes refuse this one later on, which then does not try
+            again; None: it does.
+        """
         self._session_timeout_ms, self._session_s = session_timeout_ms, session_timeout_ms / 1000
         self._describe, self._on_membership, self._clock = describe, on_membership, clock
-        self._coordinator = Coordinator(cluster, client_id=client_id)
-        # A separate connection: the other one is silent until JoinGroup is answered.
-        self._watch = Coordinator(cluster)
+        self._on_refused = on_refused
         self._beat_s = min(HEARTBEAT_S_MAX, self._session_s / HEARTBEAT_SHARE)
         self._try_s = TRY_SHARE * self._session_s
+        self._coordinator = Coordinator(cluster, try_s=self._try_s, client_id=client_id)
+        # A separate connection: the other one is silent until JoinGroup is answered.
+        self._watch = Coordinator(cluster, try_s=self._try_s)
         self._lease = Lease(self._session_s)
         self._seals = Seals(lambda: cluster.cluster_id, trust.secrets)
         self._gate = Gate(
@@ -197,7 +192,8 @@ class NodeGroup:
                     first.set_exception(error)
                     return
                 log.error("node is not let in reason=%s", error)
-                if not self._goes_on_after(error):
+                if self._on_refused is not None:
+                    self._on_refused(error)
                     return
                 await asyncio.sleep(REFUSED_PAUSE_S)
             except UpstreamLost as error:
@@ -217,15 +213,10 @@ class NodeGroup:
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
 
-    def _goes_on_after(self, error: ConfigInvalid) -> bool:
-        """Return whether one of the nodes that was refused tries again; `lone` does not."""
-        del error
-        return True
-
     async def _step(self) -> None:
         if not self._coordinator.is_known:
             try:
-                await self._coordinator.find(timeout_s=self._try_s)
+                await self._coordinator.find()
             except RightMissing:
                 self._take(ErrorCode.group_authorization_failed)
         if self._lingers_in is not None:
@@ -292,7 +283,7 @@ class NodeGroup:
 
     async def _look(self) -> tuple[Any, Received]:
         """Return the group as it is described, and those of its members that are nodes."""
-        described = await self._coordinator.describe(timeout_s=self._try_s)
+        described = await self._coordinator.describe()
         if described.error_code in LOADING | MOVED:
             self._take(described.error_code)
         return described, await self._gate.look(described)
@@ -303,7 +294,7 @@ class NodeGroup:
         The request may still arrive. The coordinator would then make a generation with a member
         that does not know that it joined. A member that has left is refused.
         """
-        for code in await self._coordinator.leave(self._member_id, timeout_s=self._try_s):
+        for code in await self._coordinator.leave(self._member_id):
             self._take(code)
             raise UpstreamLost(f"group {GROUP}: LeaveGroup: {code.name}")
         self._forget()
@@ -378,15 +369,10 @@ class NodeGroup:
         if await self._has_changed():
             self._suspend()
             return
-        sent_s = self._clock()
-        answer = await self._coordinator.heartbeat(
-            self._member_id, self._lease.generation_id, timeout_s=self._try_s
-        )
-        if answer.error_code != ErrorCode.none:
-            self._take(answer.error_code)
+        sent_s = await self._send_heartbeat(self._lease.generation_id)
+        if sent_s is None:
             return
         self._lease.renewed(sent_s=sent_s)
-        self._reached()
         if self._is_withheld and self._is_leader and not self._gate.withholds(is_established=False):
             self._suspend()  # the next generation deals out what no node can hold any more
         elif self._is_leader:
@@ -394,18 +380,23 @@ class NodeGroup:
                 self._member_id, is_established=not self._is_withheld, contact_s=sent_s
             )
 
-    async def _linger(self, generation_id: int) -> None:
-        """Stay beside a leader that does not verify, until one of the two is put out."""
-        await asyncio.sleep(max(0.0, self._next_beat_s - asyncio.get_running_loop().time()))
+    async def _send_heartbeat(self, generation_id: int) -> float | None:
+        """Return the time at which one was sent that is answered well; None: it is refused."""
         sent_s = self._clock()
-        answer = await self._coordinator.heartbeat(
-            self._member_id, generation_id, timeout_s=self._try_s
-        )
+        answer = await self._coordinator.heartbeat(self._member_id, generation_id)
         if answer.error_code != ErrorCode.none:
             self._lingers_in = None
             self._take(answer.error_code)
-            return
+            return None
         self._reached()
+        return sent_s
+
+    async def _linger(self, generation_id: int) -> None:
+        """Stay beside a leader that does not verify, until one of the two is put out."""
+        await asyncio.sleep(max(0.0, self._next_beat_s - asyncio.get_running_loop().time()))
+        sent_s = await self._send_heartbeat(generation_id)
+        if sent_s is None:
+            return
         is_established = self._since != NO_GENERATION
         await self._gate.tend(self._member_id, is_established=is_established, contact_s=sent_s)
 

@@ -5,6 +5,7 @@ Source: KIP-62 (session and rebalance time-out), KIP-394; docs/decisions/020.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -17,6 +18,16 @@ PATIENCE_S: Final = 1.0
 """On top: the other nodes learn within a heartbeat that they have to join."""
 NOT_HELD: Final = -1
 NEVER: Final = float("-inf")
+
+
+def lease_clock() -> float:
+    """Return seconds that go on while the process is stopped, on Linux also while it is suspended.
+
+    A lease has to end in that time, too.
+    """
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 def patience_s(session_timeout_s: float) -> float:

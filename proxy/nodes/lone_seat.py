@@ -25,8 +25,8 @@ from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.nodes.coordinator import Coordinator
 from keylane.proxy.nodes.gate.gate import PREPARING
 from keylane.proxy.nodes.gate.seals import NO_TRUST, NodeTrust
-from keylane.proxy.nodes.group import NodeGroup, lease_clock
-from keylane.proxy.nodes.lease import patience_s
+from keylane.proxy.nodes.group import NodeGroup
+from keylane.proxy.nodes.lease import lease_clock, patience_s
 from keylane.proxy.nodes.predecessor import STABLE
 from keylane.proxy.nodes.process_mark import Life, look_up, make_mark, pid_of
 from keylane.proxy.topics.node_values import Membership, NodeInfo
@@ -65,12 +65,12 @@ class LoneSeat(NodeGroup):
             describe=describe,
             on_membership=on_membership,
             clock=clock,
+            on_refused=on_refused,
             client_id=f"{CLIENT_ID} {mark}" if mark else None,
             trust=trust,
         )
-        self._on_refused = on_refused
         # A separate connection, as each asks one thing at a time.
-        self._seat_watch = Coordinator(cluster)
+        self._seat_watch = Coordinator(cluster, try_s=self._try_s)
         self._patience_s = patience_s(self._session_s)
         self._until_s: float | None = None
         """End of the wait for another one, when this one gives up; None: there was none yet."""
@@ -125,7 +125,7 @@ class LoneSeat(NodeGroup):
 
     async def _put_out(self, member_id: str, mark: str) -> None:
         """End the membership of a process that has ended, as it would have done itself."""
-        refused = await self._coordinator.leave(member_id, timeout_s=self._try_s)
+        refused = await self._coordinator.leave(member_id)
         log.info(
             "seat of a process that has ended is taken pid=%s error_code=%s",
             pid_of(mark), next(iter(refused), ErrorCode.none).name,
@@ -153,9 +153,9 @@ class LoneSeat(NodeGroup):
             pause_s, sent_s = LOOK_S, self._clock()
             try:
                 if not self._seat_watch.is_known:
-                    await self._seat_watch.find(timeout_s=self._try_s)
+                    await self._seat_watch.find()
                 sent_s = self._clock()
-                described = await self._seat_watch.describe(timeout_s=self._try_s)
+                described = await self._seat_watch.describe()
                 if self._counts_us_first(described):
                     self._lease.assume({SEAT}, sent_s=sent_s)
                     self._settled.set()
@@ -182,7 +182,3 @@ class LoneSeat(NodeGroup):
                 f"node: the node at {others[0].place} is in front of this cluster already; give "
                 "this one a number, or stop the others"
             )
-
-    def _goes_on_after(self, error: ConfigInvalid) -> bool:
-        self._on_refused(error)
-        return False

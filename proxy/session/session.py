@@ -323,10 +323,6 @@ class ClientSession(asyncio.BufferedProtocol):
         # The growth in `get_buffer` is reported here: there, the transport must not be closed.
         self.note_held(self._reader.growth_bytes)
 
-    def eof_received(self) -> bool:
-        """End the connection: the client is done."""
-        return False
-
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session: the client is gone."""
         self.close(str(exc) if exc else "closed by the client")

@@ -84,14 +84,14 @@ class Gate:
             await asyncio.sleep(pause_s)
             return
         asked_s = self._clock()
-        described = await self._coordinator.describe(timeout_s=self._try_s)
+        described = await self._coordinator.describe()
         if self._is_of_nodes(described) or not self._is_fresh(asked_s):
             await asyncio.sleep(PAUSE_S_MIN)
             return
         members = [str(member.member_id) for member in described.members]
         self._report(members, described, {})
         gone = await self._end(members, self._coordinator)
-        gone += await self._coordinator.clear_other_kinds(timeout_s=self._try_s)
+        gone += await self._coordinator.clear_other_kinds()
         self._strangers.note_put_out(self._clock())
         if not gone:
             await asyncio.sleep(self._try_s)  # its kind shows no members, or they have gone
@@ -106,9 +106,9 @@ class Gate:
         await asyncio.sleep(self._session_s + STALL_MARGIN_S + turn_s)
         try:
             if not watch.is_known:
-                await watch.find(timeout_s=self._try_s)
+                await watch.find()
             asked_s = self._clock()
-            described = await watch.describe(timeout_s=self._try_s)
+            described = await watch.describe()
             members = {str(member.member_id) for member in described.members}
             if described.group_state != PREPARING or member_id not in members:
                 return
@@ -164,7 +164,7 @@ class Gate:
         known = self._strangers.known
         if not known or self._strangers.pause_s(self._clock()):
             return
-        described = await self._coordinator.describe(timeout_s=self._try_s)
+        described = await self._coordinator.describe()
         if described.error_code != ErrorCode.none or described.group_state != STABLE:
             return
         if member_id not in {str(member.member_id) for member in described.members}:
@@ -226,7 +226,7 @@ class Gate:
         going = list(member_ids)[:AT_ONCE_MAX]
         if not going:
             return 0
-        if refused := await coordinator.leave(*going, timeout_s=self._try_s):
+        if refused := await coordinator.leave(*going):
             raise UpstreamLost(f"group {GROUP}: LeaveGroup: {refused[0].name}")
         log.info("strangers were put out group=%s members=%d", GROUP, len(going))
         return len(going)
