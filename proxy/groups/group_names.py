@@ -102,7 +102,7 @@ class GroupNames:
         return self._groups.get(group, _UNKNOWN).is_complete
 
     def note_seen(self, group: str, place: Place) -> None:
-        """Note that the coordinator has an offset of the group there, which is committed in time."""
+        """Note that the coordinator has an offset of the group there, which will not expire."""
         known = self._groups.get(group, _UNKNOWN)
         if not known.began_here and place not in known.seen:
             with self._groups.changed(group) as changed:

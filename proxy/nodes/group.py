@@ -72,19 +72,15 @@ class NodeGroup:
         session_timeout_ms: int,
         describe: Callable[[], NodeInfo],
         on_membership: Callable[[Membership], None],
-        on_refused: Callable[[ConfigInvalid], None] | None = None,
         clock: Callable[[], float] = lease_clock,
         client_id: str | None = None,
         trust: NodeTrust = NO_TRUST,
     ) -> None:
-        """`describe` is asked at each join; `on_membership` is called when each node has joined.
-
-        on_refused: is called when the nodes refuse this one later on, which then does not try
-            again; None: it does.
-        """
+        """`describe` is asked at each join; `on_membership` is called when each node has joined."""
         self._session_timeout_ms, self._session_s = session_timeout_ms, session_timeout_ms / 1000
         self._describe, self._on_membership, self._clock = describe, on_membership, clock
-        self._on_refused = on_refused
+        self._on_refused: Callable[[ConfigInvalid], None] | None = None
+        """Called when this node is refused after its start, and gives up; None: it tries again."""
         self._beat_s = min(HEARTBEAT_S_MAX, self._session_s / HEARTBEAT_SHARE)
         self._try_s = TRY_SHARE * self._session_s
         self._coordinator = Coordinator(cluster, try_s=self._try_s, client_id=client_id)

@@ -65,10 +65,10 @@ class LoneSeat(NodeGroup):
             describe=describe,
             on_membership=on_membership,
             clock=clock,
-            on_refused=on_refused,
             client_id=f"{CLIENT_ID} {mark}" if mark else None,
             trust=trust,
         )
+        self._on_refused = on_refused
         # A separate connection, as each asks one thing at a time.
         self._seat_watch = Coordinator(cluster, try_s=self._try_s)
         self._patience_s = patience_s(self._session_s)

@@ -4,9 +4,9 @@ Source: RFC 2104 (HMAC) with SHA-256; KIP-394 (a member id is given before a mem
 docs/decisions/033.
 
 A principal that may DESCRIBE the nodes' group sees its members' messages, so a proof must be worth
-nothing in another place. A hello is bound to the cluster, the group and its member; a verdict to the
-cluster, the group, its leader, the member that it is for, and the generation. Coordinators give no
-member id twice, and a member joins under the id that it was given before.
+nothing in another place. A hello is bound to the cluster, the group and its member; a verdict to
+the cluster, the group, its leader, the member that it is for, and the generation. Coordinators give
+no member id twice, and a member joins under the id that it was given before.
 """
 
 from __future__ import annotations
