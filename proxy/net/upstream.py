@@ -144,7 +144,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
         if self.is_open and self._transport is not None:
             self._transport.resume_reading()
 
-    # asyncio calls what follows.
+    # Calls of asyncio.
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport, and have it probed for a broker that vanishes."""
         keep_alive(transport, unacknowledged_ms_max=UNACKNOWLEDGED_MS_MAX)

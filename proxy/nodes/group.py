@@ -197,7 +197,7 @@ class NodeGroup:
                     first.set_exception(error)
                     return
                 if str(error) != self._last_reason:
-                    log.warning("group of nodes cannot be reached reason=%s", error)
+                    log.warning("group of nodes cannot be reached, trying again reason=%s", error)
                 self._last_reason = str(error)
                 await asyncio.sleep(self._backoff_s)
                 self._backoff_s = min(2 * self._backoff_s, self._beat_s)
@@ -430,7 +430,7 @@ class NodeGroup:
         elif code == ErrorCode.illegal_generation:
             # The member id stays, as with Kafka's consumers: a new member would make the others
             # wait until the old one was silent for a session time-out.
-            log.warning("node missed a generation member_id=%s", self._member_id)
+            log.warning("node missed a generation, joining again member_id=%s", self._member_id)
             self._lose()
         elif code in REFUSED:
             raise ConfigInvalid(f"group {GROUP}: {REFUSED[code]} ({code.name})")

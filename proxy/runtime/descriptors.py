@@ -46,7 +46,7 @@ class Budget:
 
 
 def raise_limit() -> int:
-    """Have as many open files as the system lets this process have; how many that is."""
+    """Have as many open files as the system lets this process have; return their number."""
     if sys.platform == "win32":
         return LIMIT_MAX
     import resource  # noqa: PLC0415 - not on Windows
@@ -78,8 +78,8 @@ def budget_of(limit: int, config: ProxyConfig) -> Budget:
     room = max(1, (limit - own - 2 * control) // 2)
     if room < config.connections_max:
         log.warning(
-            "connections_max is lowered from=%d to=%d open_files=%d: each takes two files; raise"
-            " the limit (`ulimit -n`, LimitNOFILE) or set connections_max",
+            "connections_max is lowered from=%d to=%d open_files=%d reason=each takes two files"
+            " remedy=raise the limit (`ulimit -n`, LimitNOFILE), or set connections_max",
             config.connections_max, room, limit,
         )  # fmt: skip
     return Budget(min(room, config.connections_max), control)
@@ -133,8 +133,8 @@ class Descriptors:
         now_s = self._clock()
         if now_s - self._logged_s >= LOG_INTERVAL_S:
             log.error(
-                "no connection can be accepted reason=%s count=%d: raise the limit of open files,"
-                " or lower connections_max",
+                "no connection can be accepted reason=%s count=%d remedy=raise the limit of open"
+                " files, or lower connections_max",
                 reason, self._unlogged,
             )  # fmt: skip
             self._logged_s, self._unlogged = now_s, 0

@@ -30,7 +30,7 @@ LOOKED_AT_MAX: Final = 100
 
 
 class Newcomers(Generic[Connection]):
-    """Invariants: at most `count_max`; in the order of their last bytes."""
+    """Connections without a login. Invariants: at most `count_max`; ordered by their last bytes."""
 
     def __init__(self, *, count_max: int, timeout_s: float) -> None:
         self._count_max, self._timeout_s = count_max, timeout_s
@@ -49,7 +49,7 @@ class Newcomers(Generic[Connection]):
         return len(self._times) >= self._count_max
 
     def find_silent(self, is_silent: Callable[[Connection], bool]) -> Connection | None:
-        """Return the one that has been silent longest; None: all of them wait for us.
+        """Return the one that has been silent longest; None: each of them waits for keylane.
 
         is_silent: the connection has nothing under way, so that it is the client's turn.
         """
@@ -208,7 +208,9 @@ class Entrance:
                 async with asyncio.timeout(timeout_s):
                     await self._all_closed.wait()
             except TimeoutError:
-                log.warning("drain timed out sessions=%d", len(self.sessions))
+                log.warning(
+                    "drain timed out, connections are closed sessions=%d", len(self.sessions)
+                )
         for session in self:
             session.close(reason)
 

@@ -58,13 +58,12 @@ class ClientSession(asyncio.BufferedProtocol):
         make_context: Callable[[ClientSession], Context],
         stats: ProxyStats,
         request_bytes_max: int,
-        hooks: SessionHooks[ClientSession] | None = None,
+        hooks: SessionHooks[ClientSession],
         is_login_required: bool = False,
         age_s_max: float = math.inf,
     ) -> None:
         self.session_id = f"s{next(_numbers)}"
-        self._connect, self._stats = connect, stats
-        self._hooks: SessionHooks[ClientSession] = hooks or SessionHooks()
+        self._connect, self._stats, self._hooks = connect, stats, hooks
         self._reported_bytes = 0
         self._proof = Proof(is_login_required=is_login_required, on_proven=self._proven)
         self.principal: str | None = None
@@ -113,7 +112,7 @@ class ClientSession(asyncio.BufferedProtocol):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in buffers of this connection: requests, and unread answers."""
+        """Bytes of requests and unread answers in buffers of this connection."""
         if self._is_closed:
             return 0
         held = self._reader.held_bytes + sum(map(len, self._backlog)) + self._served_bytes
@@ -144,24 +143,21 @@ class ClientSession(asyncio.BufferedProtocol):
     ) -> None:
         """Close a connection that is idle, too old, or whose client is too slow either way."""
         allowed_s = frame_s + self._reader.wanted_bytes / MINIMUM_BYTES_PER_S
+        partial_s, untaken_s = now_s - self.partial_since_s, self._untaken_s(now_s)
         # While keylane does not read, it is not the client that is slow: no time-out then.
         is_sending = self._reader.is_partial and not self._is_reading_paused
-        if is_sending and now_s - self.partial_since_s > allowed_s:
-            self.close(f"request not whole after {now_s - self.partial_since_s:.0f} s", warn=True)
-        elif self._untaken_s(now_s) > unread_s:
-            self.close(
-                f"client has not read responses for {self._untaken_s(now_s):.0f} s", warn=True
-            )
+        # Nor would the end of a client that has left be seen.
+        is_unread = self._is_reading_paused and self.active_s < now_s - frame_s
+        if is_sending and partial_s > allowed_s:
+            self.close(f"request not whole after {partial_s:.0f} s", warn=True)
+        elif untaken_s > unread_s:
+            self.close(f"client has not read responses for {untaken_s:.0f} s", warn=True)
         elif self.is_idle and not self._is_client_full and now_s - self.active_s > idle_s:
             self.close("idle")
-        elif self._is_unread(now_s - frame_s) and has_left(self._transport):
+        elif is_unread and has_left(self._transport):
             self.close("closed by the client")
         elif now_s > self._ends_s:
             self.drain("maximum age")
-
-    def _is_unread(self, since_s: float) -> bool:
-        """Return whether nothing was read since then, so that a client's end was not seen."""
-        return self._is_reading_paused and self.active_s < since_s
 
     def close(self, reason: str, *, warn: bool = False) -> None:
         """End both connections, with one log line. warn: it is refused for what it did."""
@@ -287,7 +283,7 @@ class ClientSession(asyncio.BufferedProtocol):
             on_response = self._proof.noting(on_response)
         self._link.send(frame, on_response)
 
-    # asyncio calls what follows.
+    # Calls of asyncio.
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the client's transport; the broker is called at its first sound request."""
         # uvloop's transports are none of asyncio's classes, so no isinstance here.

@@ -22,26 +22,24 @@ log = logging.getLogger("keylane.security")
 
 ANY: Final = i8(1)
 MATCHING: Final = i8(2)
-"""Of patterns: the name itself, prefixes of it, and the wildcard."""
+"""Kind of pattern that matches the name itself, its prefixes, and the wildcard."""
 ACLS_MAX: Final = 100_000
-"""That are looked at; a cluster has some thousands."""
+"""ACLs that are looked at; a cluster has some thousands."""
 NAMED_MAX: Final = 20
-"""In the log line."""
+"""Rights named in the log line."""
 ADVICE: Final = (
+    ("group=__keylane_nodes operations=Read,Delete", "a member of it may act in a node's name"),
     (
-        "others need to be denied Read and Delete on the group __keylane_nodes: a member of it may "
-        "act in a node's name"
+        "topics=__individual_commit_offsets,__keylane_settings,__keylane_scans"
+        " operations=Write,Delete,Alter,AlterConfigs",
+        "a record in them moves offsets",
     ),
     (
-        "others need to be denied Write, Delete, Alter and AlterConfigs on the topics "
-        "__individual_commit_offsets, __keylane_settings and __keylane_scans: a record in them "
-        "moves offsets"
-    ),
-    (
-        "others need to be denied Write on transactional ids that begin with keylane-ic- and on "
-        "keylane-settings: an epoch of them locks nodes out"
+        "transactional_ids=keylane-ic-*,keylane-settings operations=Write",
+        "an epoch of them locks nodes out",
     ),
 )
+"""Rights to deny to others, and why."""
 
 
 class AclSource(Protocol):
@@ -56,12 +54,12 @@ class AclsUnknown(Exception):
 
 
 def own_principals(config: SecurityConfig) -> frozenset[str]:
-    """keylane's principal as brokers' default builder makes it of a user name; else unknown."""
+    """Return keylane's principal, as brokers make it of a user name by default, if it has one."""
     return frozenset({f"User:{config.login_username}"} if config.login_username else ())
 
 
 async def ask_open_rights(brokers: AclSource, principals: Collection[str]) -> list[OpenRight]:
-    """Rights that others have. Raises: AclsUnknown, UpstreamLost."""
+    """Return rights that others have. Raises: AclsUnknown, UpstreamLost."""
     acls: set[Acl] = set()
     for own in OWN:
         request = DescribeAclsRequest(
@@ -87,7 +85,7 @@ async def advise(brokers: AclSource, principals: Collection[str]) -> None:
         found = await ask_open_rights(brokers, principals)
     except AclsUnknown as error:
         if str(error) == ErrorCode.security_disabled.name.upper():
-            log.info("brokers have no authorizer, so any client may act as a node reason=%s", error)
+            log.info("brokers have no authorizer, any client may act as a node reason=%s", error)
             return
         log.info(
             "rights of others are not known, keylane's principal may not ask for them reason=%s "
@@ -96,8 +94,8 @@ async def advise(brokers: AclSource, principals: Collection[str]) -> None:
         )
     except (UpstreamLost, FrameInvalid) as error:
         log.info("rights of others are not known reason=%s", error)
-    for line in ADVICE:
-        log.info("%s", line)
+    for rights, reason in ADVICE:
+        log.info("others need to be denied these rights %s reason=%s", rights, reason)
     if found == []:
         log.info("the ACLs give none of these rights to others")
     elif found:

@@ -54,7 +54,7 @@ class Gate:
         clock: Callable[[], float],
         on_stranger: Callable[[], None],
     ) -> None:
-        """try_s: how long one request may take; on_stranger: is called once for each member."""
+        """try_s: time for one request; on_stranger: is called once for each member."""
         self._coordinator, self._seals, self._on_stranger = coordinator, seals, on_stranger
         self._session_s, self._try_s, self._clock = session_s, try_s, clock
         self._strangers = Strangers(session_s)
@@ -124,7 +124,7 @@ class Gate:
         except UpstreamLost as error:
             log.debug("members that hold up the nodes stay reason=%s", error)
 
-    # As a member.
+    # While we are a member.
     def lead(self, said: Mapping[str, bytes]) -> Received:
         """Lead a generation; `said` is what its members said."""
         received = receive(said, self._seals)
