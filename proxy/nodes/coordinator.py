@@ -36,6 +36,10 @@ from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.net.upstream import ServiceLink
 from keylane.proxy.topics.node_values import GROUP, PROTOCOL
 
+TRY_SHARE: Final = 0.2
+"""Share of the session time-out for one try, so that others fit into a lease."""
+JOIN_MARGIN_S: Final = 5.0
+"""Time that JoinGroup may take beyond the rebalance time-out; as in Kafka's consumers."""
 PROTOCOL_TYPE: Final = "consumer"
 """A protocol type that Kafka's tools know how to show."""
 EXPELLED: Final = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_instance_id})
@@ -71,12 +75,15 @@ KINDS: Final[tuple[tuple[Any, Any, dict[str, Any]], ...]] = (
 class Coordinator:
     """The coordinator of the nodes' group. Invariant: one request is under way at most."""
 
-    def __init__(self, cluster: Cluster, *, try_s: float, client_id: str | None = None) -> None:
-        """try_s: time for one request, unless a call gives another.
-
-        client_id: the coordinator shows it in any state of the group.
-        """
-        self._cluster, self._try_s, self._client_id = cluster, try_s, client_id
+    def __init__(
+        self, cluster: Cluster, session_timeout_ms: int, *, client_id: str | None = None
+    ) -> None:
+        """`client_id` is what the coordinator shows of a member in any state of the group."""
+        self._cluster, self._client_id = cluster, client_id
+        self._session = i32Timedelta.parse(timedelta(milliseconds=session_timeout_ms))
+        self.session_s = session_timeout_ms / 1000
+        self.try_s = TRY_SHARE * self.session_s
+        """Time for one request, but for those that wait for other members."""
         self._link: ServiceLink | None = None
         self._node_id = -1
 
@@ -96,7 +103,7 @@ class Coordinator:
 
         Raises: UpstreamLost, LoginRefused, RightMissing.
         """
-        timeout_s = timeout_s or self._try_s
+        timeout_s = timeout_s or self.try_s
         self.drop()
         reasons = []
         # The last coordinator is asked last: it has moved, or does not answer.
@@ -124,30 +131,20 @@ class Coordinator:
         request = DescribeGroupsRequest(groups=(GROUP_ID,), include_authorized_operations=False)
         return (await self._ask(request)).groups[0]
 
-    async def join(
-        self, member_id: str, metadata: bytes, *, session_timeout_ms: int, timeout_s: float
-    ) -> Any:
+    async def join(self, member_id: str, metadata: bytes) -> Any:
         """Send JoinGroup, which is answered when each member has joined. Raises: UpstreamLost."""
-        session = i32Timedelta.parse(timedelta(milliseconds=session_timeout_ms))
         protocol = JoinGroupRequestProtocol(name=PROTOCOL, metadata=metadata)
         request = JoinGroupRequest(
             group_id=GROUP_ID,
-            session_timeout=session,
-            rebalance_timeout=session,
+            session_timeout=self._session,
+            rebalance_timeout=self._session,
             member_id=member_id,
             protocol_type=PROTOCOL_TYPE,
             protocols=(protocol,),
         )
-        return await self._ask(request, timeout_s)
+        return await self._ask(request, self.session_s + JOIN_MARGIN_S)
 
-    async def sync(
-        self,
-        member_id: str,
-        generation_id: int,
-        assignments: dict[str, bytes],
-        *,
-        timeout_s: float,
-    ) -> Any:
+    async def sync(self, member_id: str, generation_id: int, assignments: dict[str, bytes]) -> Any:
         """Send SyncGroup, which is answered when the leader has sent its. Raises: UpstreamLost."""
         given = [
             SyncGroupRequestAssignment(member_id=to, assignment=assignment)
@@ -161,7 +158,7 @@ class Coordinator:
             protocol_name=PROTOCOL,
             assignments=tuple(given),
         )
-        return await self._ask(request, timeout_s)
+        return await self._ask(request, self.session_s + JOIN_MARGIN_S)
 
     async def heartbeat(self, member_id: str, generation_id: int) -> Any:
         """Raises: UpstreamLost."""
@@ -230,7 +227,7 @@ class Coordinator:
     async def _ask(self, request: Any, timeout_s: float | None = None) -> Any:
         link = self._found()
         try:
-            return await link.request(request, timeout_s=timeout_s or self._try_s)
+            return await link.request(request, timeout_s=timeout_s or self.try_s)
         except BaseException:  # also when the task that waits for it was cancelled
             self.drop()
             raise

@@ -48,10 +48,6 @@ HEARTBEAT_S_MAX: Final = 1.0
 """Time in which nodes notice one that joins; Kafka's consumers take 3."""
 HEARTBEAT_SHARE: Final = 5
 """Heartbeats that a session time-out has room for, at least."""
-TRY_SHARE: Final = 0.2
-"""Share of the session time-out for one try, so that others fit into a lease."""
-JOIN_MARGIN_S: Final = 5.0
-"""Time that JoinGroup may take beyond the rebalance time-out; as in Kafka's consumers."""
 START_MARGIN_S: Final = 60.0
 """Time for a cluster that has just started: its offsets topic is made at the first request."""
 START_SESSIONS: Final = 3
@@ -77,25 +73,17 @@ class NodeGroup:
         trust: NodeTrust = NO_TRUST,
     ) -> None:
         """`describe` is asked at each join; `on_membership` is called when each node has joined."""
-        self._session_timeout_ms, self._session_s = session_timeout_ms, session_timeout_ms / 1000
+        self._session_s = session_timeout_ms / 1000
         self._describe, self._on_membership, self._clock = describe, on_membership, clock
         self._on_refused: Callable[[ConfigInvalid], None] | None = None
         """Called when this node is refused after its start, and gives up; None: it tries again."""
         self._beat_s = min(HEARTBEAT_S_MAX, self._session_s / HEARTBEAT_SHARE)
-        self._try_s = TRY_SHARE * self._session_s
-        self._coordinator = Coordinator(cluster, try_s=self._try_s, client_id=client_id)
+        self._coordinator = Coordinator(cluster, session_timeout_ms, client_id=client_id)
         # A separate connection: the other one is silent until JoinGroup is answered.
-        self._watch = Coordinator(cluster, try_s=self._try_s)
+        self._watch = Coordinator(cluster, session_timeout_ms)
         self._lease = Lease(self._session_s)
         self._seals = Seals(lambda: cluster.cluster_id, trust.secrets)
-        self._gate = Gate(
-            self._coordinator,
-            self._seals,
-            session_s=self._session_s,
-            try_s=self._try_s,
-            clock=clock,
-            on_stranger=trust.on_stranger,
-        )
+        self._gate = Gate(self._coordinator, self._seals, clock, trust.on_stranger)
         self._lingers_in: int | None = None
         """Generation that we are in, whose leader does not verify; nothing is held."""
         self._is_leader = self._is_withheld = False
@@ -262,12 +250,7 @@ class NodeGroup:
     async def _ask_to_join(self, metadata: bytes) -> Any:
         watching = spawn(self._gate.clear_stall(self._watch, self._member_id), "stalled join")
         try:
-            return await self._coordinator.join(
-                self._member_id,
-                metadata,
-                session_timeout_ms=self._session_timeout_ms,
-                timeout_s=self._session_s + JOIN_MARGIN_S,
-            )
+            return await self._coordinator.join(self._member_id, metadata)
         finally:
             watching.cancel()
 
@@ -299,12 +282,7 @@ class NodeGroup:
         self._is_leader = joined.leader == joined.member_id
         assignments = self._decide(joined)
         sent_s = self._clock()
-        synced = await self._coordinator.sync(
-            joined.member_id,
-            joined.generation_id,
-            assignments,
-            timeout_s=self._session_s + JOIN_MARGIN_S,
-        )
+        synced = await self._coordinator.sync(joined.member_id, joined.generation_id, assignments)
         if synced.error_code != ErrorCode.none:
             self._take(synced.error_code)
             return

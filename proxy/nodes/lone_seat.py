@@ -70,7 +70,7 @@ class LoneSeat(NodeGroup):
         )
         self._on_refused = on_refused
         # A separate connection, as each asks one thing at a time.
-        self._seat_watch = Coordinator(cluster, try_s=self._try_s)
+        self._seat_watch = Coordinator(cluster, session_timeout_ms)
         self._patience_s = patience_s(self._session_s)
         self._until_s: float | None = None
         """End of the wait for another one, when this one gives up; None: there was none yet."""

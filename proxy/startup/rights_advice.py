@@ -30,8 +30,10 @@ NAMED_MAX: Final = 20
 ADVICE: Final = (
     ("group=__keylane_nodes operations=Read,Delete", "a member of it may act in a node's name"),
     (
-        "topics=__individual_commit_offsets,__keylane_settings,__keylane_scans"
-        " operations=Write,Delete,Alter,AlterConfigs",
+        (
+            "topics=__individual_commit_offsets,__keylane_settings,__keylane_scans"
+            " operations=Write,Delete,Alter,AlterConfigs"
+        ),
         "a record in them moves offsets",
     ),
     (

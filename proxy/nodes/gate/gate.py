@@ -48,16 +48,13 @@ class Gate:
         self,
         coordinator: Coordinator,
         seals: Seals,
-        *,
-        session_s: float,
-        try_s: float,
         clock: Callable[[], float],
         on_stranger: Callable[[], None],
     ) -> None:
-        """try_s: time for one request; on_stranger: is called once for each member."""
-        self._coordinator, self._seals, self._on_stranger = coordinator, seals, on_stranger
-        self._session_s, self._try_s, self._clock = session_s, try_s, clock
-        self._strangers = Strangers(session_s)
+        """`on_stranger` is called once for each member."""
+        self._coordinator, self._seals = coordinator, seals
+        self._clock, self._on_stranger = clock, on_stranger
+        self._strangers = Strangers(coordinator.session_s)
         self._logged: BoundedDict[str, None] = BoundedDict(AT_ONCE_MAX)
         self._pace = LogPace(lines_max=LOGGED_MAX, interval_s=LOG_WINDOW_S)
         self._verified: frozenset[str] = frozenset()
@@ -94,7 +91,9 @@ class Gate:
         gone += await self._coordinator.clear_other_kinds()
         self._strangers.note_put_out(self._clock())
         if not gone:
-            await asyncio.sleep(self._try_s)  # its kind shows no members, or they have gone
+            await asyncio.sleep(
+                self._coordinator.try_s
+            )  # its kind shows no members, or they have gone
 
     async def clear_stall(self, watch: Coordinator, member_id: str) -> None:
         """Put out what a JoinGroup of ours waits for, when it waits for longer than a session.
@@ -103,7 +102,7 @@ class Gate:
         answers no request well meanwhile. So nodes among them lose nothing but their place.
         """
         turn_s = 0.0 if self._verified else STALL_TURN_S
-        await asyncio.sleep(self._session_s + STALL_MARGIN_S + turn_s)
+        await asyncio.sleep(self._coordinator.session_s + STALL_MARGIN_S + turn_s)
         try:
             if not watch.is_known:
                 await watch.find()
@@ -194,7 +193,7 @@ class Gate:
 
     def _is_fresh(self, asked_s: float) -> bool:
         """Return whether this process did not stop meanwhile: others may be members by now."""
-        return self._clock() <= asked_s + self._try_s
+        return self._clock() <= asked_s + self._coordinator.try_s
 
     def _receive(self, described: Any, *, mutual: bool) -> Received:
         if described.error_code != ErrorCode.none or described.group_state != STABLE:
