@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from keylane.config.node import ProxyConfig
 from keylane.errors import ConfigInvalid
+from keylane.proxy.runtime.log_pace import LogPace
 from keylane.proxy.runtime.stats import ProxyStats
 
 log = logging.getLogger("keylane.server")
@@ -95,7 +96,7 @@ class Descriptors:
 
     def __init__(self, stats: ProxyStats, clock: Callable[[], float]) -> None:
         self._stats, self._clock = stats, clock
-        self._logged_s, self._unlogged = float("-inf"), 0
+        self._pace = LogPace(lines_max=1, interval_s=LOG_INTERVAL_S)
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Have the loop's failures to accept counted here, each of which it would log.
@@ -129,12 +130,10 @@ class Descriptors:
     def failed(self, reason: str) -> None:
         """Count it, and log it once in a while."""
         self._stats.accepts_failed += 1
-        self._unlogged += 1
-        now_s = self._clock()
-        if now_s - self._logged_s >= LOG_INTERVAL_S:
+        left_out = self._pace.let(self._clock())
+        if left_out is not None:
             log.error(
                 "no connection can be accepted reason=%s count=%d remedy=raise the limit of open"
                 " files, or lower connections_max",
-                reason, self._unlogged,
+                reason, left_out + 1,
             )  # fmt: skip
-            self._logged_s, self._unlogged = now_s, 0

@@ -19,8 +19,10 @@ import time
 from collections.abc import Callable
 from typing import Final, cast
 
+from keylane.bounded import BoundedDict
 from keylane.proxy.net.admission import Admission
 from keylane.proxy.net.security.tls import last_alerts
+from keylane.proxy.runtime.log_pace import LogPace
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.tasks import spawn
 
@@ -63,8 +65,8 @@ class TlsDoor:
             connections_max=connections_max, per_address_max=per_address_max
         )
         self._timeout_s, self._clock = timeout_s, clock
-        self._logged: dict[str, tuple[float, int]] = {}
-        """Time of the last line and count since then, by reason."""
+        self._paces: BoundedDict[str, LogPace] = BoundedDict(REASONS_MAX)
+        """Pace of the lines about each reason."""
 
     def protocol(self, make_session: MakeSession) -> asyncio.BaseProtocol:
         """Return the protocol of a connection that a listener has accepted."""
@@ -123,15 +125,13 @@ class TlsDoor:
     def failed(self, peer: str, reason: str) -> None:
         """Count and log a handshake that did not succeed."""
         self._stats.tls_handshakes_failed += 1
-        now_s = self._clock()
-        logged_s, unlogged = self._logged.get(reason, (now_s - LOG_INTERVAL_S, 0))
-        if now_s - logged_s < LOG_INTERVAL_S:
-            self._logged[reason] = logged_s, unlogged + 1
-            return
-        log.warning("TLS handshake failed peer=%s reason=%s count=%d", peer, reason, unlogged + 1)
-        self._logged[reason] = now_s, 0
-        if len(self._logged) > REASONS_MAX:
-            del self._logged[next(iter(self._logged))]
+        pace = self._paces.get(reason)
+        if pace is None:
+            pace = self._paces[reason] = LogPace(lines_max=1, interval_s=LOG_INTERVAL_S)
+        left_out = pace.let(self._clock())
+        if left_out is not None:
+            count = left_out + 1
+            log.warning("TLS handshake failed peer=%s reason=%s count=%d", peer, reason, count)
 
 
 class _Handshake(asyncio.Protocol):

@@ -263,7 +263,7 @@ def test_one_line_for_each_reason_in_a_while(tmp_path, caplog) -> None:
     ]
     for number in range(2 * REASONS_MAX):
         stand.door.failed("10.0.0.1:1", str(number))
-    assert len(stand.door._logged) == REASONS_MAX
+    assert len(stand.door._paces) == REASONS_MAX
 
 
 def test_listeners_without_tls(tmp_path) -> None:
