@@ -45,8 +45,9 @@ def note_given(request: Request, frame: Frame, context: Context) -> Buffers:
             context.member_lanes.clear()
             log.warning(
                 "SyncGroup not read: every commit counts session_id=%s reason=%s",
-                context.session_id, error,
-            )  # fmt: skip
+                context.session_id,
+                error,
+            )
     return (frame,)
 
 
