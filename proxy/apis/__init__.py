@@ -41,28 +41,30 @@ from keylane.proxy.apis.commits.transactions import (
 )
 from keylane.proxy.apis.connection.api_versions import clamp, names_librdkafka, refuse_version
 from keylane.proxy.apis.connection.describe_topics import handle_describe_topic_partitions
-from keylane.proxy.apis.connection.discovery import handle_describe_cluster, handle_find_coordinator
+from keylane.proxy.apis.connection.discovery import (
+    handle_describe_cluster,
+    handle_find_coordinator,
+    handle_unregister_broker,
+)
 from keylane.proxy.apis.connection.metadata import handle_metadata
 from keylane.proxy.apis.connection.sasl import (
     TOKEN_BYTES_MAX,
     handle_sasl_handshake,
     note_login,
 )
-from keylane.proxy.apis.groups.consumer_describe import handle_consumer_group_describe
 from keylane.proxy.apis.groups.consumer_heartbeat import (
     handle_consumer_group_heartbeat,
     handle_streams_group_heartbeat,
 )
-from keylane.proxy.apis.groups.describe_groups import without_hidden_names
+from keylane.proxy.apis.groups.describe_groups import (
+    handle_consumer_group_describe,
+    handle_list_groups,
+    without_hidden_names,
+)
 from keylane.proxy.apis.groups.heartbeat import note_beat
 from keylane.proxy.apis.groups.join_group import (
     judge_relayed_join,
     look_join_group,
-)
-from keylane.proxy.apis.groups.list_groups import (
-    handle_list_groups,
-    handle_unregister_broker,
-    is_alone,
 )
 from keylane.proxy.apis.groups.share_groups import (
     handle_alter_share_offsets,
@@ -83,19 +85,20 @@ from keylane.proxy.apis.records.producers import (
     handle_describe_transactions,
 )
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.endpoints import with_own_endpoints
 from keylane.proxy.apis.shared.member_ids import note_joining, note_syncing
-from keylane.proxy.apis.shared.own_group import FLEXIBLE_FROM, but_own_group
-from keylane.proxy.apis.shared.own_topics import (
+from keylane.proxy.apis.shared.own_names import (
+    NAMES_GROUP,
+    but_own_group,
     guarding,
     guarding_id,
     guarding_partitions,
 )
+from keylane.proxy.apis.shared.places import with_own_endpoints
 from keylane.proxy.apis.shared.refusals import (
     at_coordinator,
     refusing,
 )
-from keylane.proxy.apis.shared.relay import Handler, Look, forward, unless
+from keylane.proxy.apis.shared.relay import Handler, Look, among_nodes, forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
@@ -191,7 +194,7 @@ def _route(
     note: Note | None = None,
     patch: Patch | None = None,
 ) -> Route:
-    if key in FLEXIBLE_FROM:  # it names a group
+    if key in NAMES_GROUP:
         look = but_own_group(handler, look)
     is_served = handler is not None or look is not None
     bytes_max: int | None = BYTES_MAX if is_served else None
@@ -234,7 +237,7 @@ _TABLE: Final = (
         note=note_syncing,
         patch=note_given,
     ),
-    _route(ApiKey.LIST_GROUPS, 0, 5, look=unless(is_alone, handle_list_groups)),
+    _route(ApiKey.LIST_GROUPS, 0, 5, look=among_nodes(handle_list_groups)),
     _route(ApiKey.SASL_HANDSHAKE, 1, 1, handle_sasl_handshake),
     _route(ApiKey.API_VERSIONS, 0, 4, handle_api_versions),
     _route(ApiKey.INIT_PRODUCER_ID, 0, 5, look=guarding_id()),
@@ -252,7 +255,7 @@ _TABLE: Final = (
     _route(ApiKey.DELETE_GROUPS, 0, 2, refusing(handle_delete_groups)),
     _route(ApiKey.OFFSET_DELETE, 0, 0, refusing(handle_offset_delete)),
     _route(ApiKey.DESCRIBE_CLUSTER, 0, 2, handle_describe_cluster),
-    _route(ApiKey.UNREGISTER_BROKER, 0, 0, look=unless(is_alone, handle_unregister_broker)),
+    _route(ApiKey.UNREGISTER_BROKER, 0, 0, look=among_nodes(handle_unregister_broker)),
     _route(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, handle_consumer_group_heartbeat),
     _route(ApiKey.SHARE_FETCH, 1, 2, patch=with_own_endpoints),
     _route(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, patch=with_own_endpoints),

@@ -19,7 +19,7 @@ from keylane.journal.epochs import next_epoch
 from keylane.journal.own_topic import OwnTopicClients
 from keylane.journal.set_aside import SetAside
 from keylane.keyrange.key_split import PartitionSplit
-from keylane.proxy.apis.shared.parts import Shared
+from keylane.proxy.apis.shared.context import Shared
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.cluster.partition_source import UpstreamSource
 from keylane.proxy.commits.forgetting import Forgetting, KeptElsewhere

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from keylane.config.node import ProxyConfig
 from keylane.config.own_names import OWN_TOPICS
 from keylane.journal.set_aside import SetAside
-from keylane.proxy.apis.shared.parts import Shared
+from keylane.proxy.apis.shared.context import Shared
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.control.api.settings import Settings
 from keylane.proxy.control.api.topics import ClusterTopics

@@ -12,7 +12,7 @@ from keylane import __version__
 from keylane.config.node import ProxyConfig, split_address
 from keylane.errors import KeylaneError
 from keylane.offsets.records.journal import FORMAT
-from keylane.proxy.apis.shared.parts import Shared
+from keylane.proxy.apis.shared.context import Shared
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.control.server import ControlServer
 from keylane.proxy.nodes.gate.seals import NodeTrust

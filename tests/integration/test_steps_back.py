@@ -171,7 +171,7 @@ def test_a_commit_of_an_earlier_turn_is_answered_and_leaves_the_lane(member, pro
 
     assert member.commit(0, 12) == 0
     assert member.position(0) == 30
-    proxy.wait_for_log("of records of an earlier turn; its lane stays")
+    proxy.wait_for_log("it is of an earlier turn, and the lane stays")
     assert samples(proxy, member.group) == {"keylane_commits_left_over_total": 1}
     assert member.commit(0, 35) == 0
     assert member.position(0) == 35
@@ -183,7 +183,7 @@ def test_a_seek_is_done(member, proxy) -> None:
 
     assert member.commit(0, 12) == 0
     assert member.position(0) == 12
-    proxy.wait_for_log("from which its lane is read again")
+    proxy.wait_for_log("the lane is read again from there")
     assert samples(proxy, member.group) == {"keylane_commits_back_total": 1}
 
 

@@ -25,8 +25,7 @@ from keylane.journal.owned import PreparedLock
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis import ROUTES, Route, route_of
-from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.parts import Shared
+from keylane.proxy.apis.shared.context import Context, Shared
 from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.commits.layouts import Layouts

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.proxy.apis.shared.own_group import FLEXIBLE_FROM, names_own_group
+from keylane.proxy.apis.shared.own_names import NAMES_GROUP, names_own_group
 from keylane.proxy.topics.node_values import GROUP
 from tests.transcript.entities import Values
 from tests.transcript.fake import FakeContext, Step, call, is_relayed, make_request, versions
 
 REFUSED = 30
 DELETE_GROUPS, LEAVE_GROUP = 42, 13
-CASES = [(key, version) for key in sorted(FLEXIBLE_FROM) for version in versions(key)]
+CASES = [(key, version) for key in sorted(NAMES_GROUP) for version in versions(key)]
 PROTOCOLS = [{"name": "keylane-nodes", "metadata": b"x"}]
 TOPICS = [
     {
@@ -86,7 +86,7 @@ def test_a_size_in_more_bytes_than_it_needs_hides_nothing(api_key: int, extra: i
 @pytest.mark.parametrize("body", [b"", b"\0", b"\x90", b"\x10__keylane", b"\xff\xff\xff\xff\xff"])
 def test_a_body_that_cannot_be_read_is_the_brokers_matter(body: bytes) -> None:
     """It refuses it."""
-    for api_key in FLEXIBLE_FROM:
+    for api_key in NAMES_GROUP:
         for version in versions(api_key):
             assert not names_own_group(make_request(api_key, version, body))
 

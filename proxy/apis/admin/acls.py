@@ -10,15 +10,13 @@ Source: KIP-11, KIP-290 (patterns).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.own_topics import TOPIC_RESOURCE
-from keylane.proxy.apis.shared.refusals import refused_entry, with_refused
-from keylane.proxy.apis.shared.relay import ask, relay
+from keylane.proxy.apis.shared.own_names import TOPIC_RESOURCE
+from keylane.proxy.apis.shared.refusals import pass_rest, refused_entry
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
@@ -29,11 +27,6 @@ LITERAL: Final = 3
 async def handle_create_acls(request: Request, context: Context) -> Buffers:
     """Refuse rules for lane names, pass the rest; results go by their place."""
     wanted = request.decode()
-    kept = tuple(entry for entry in wanted.creations if not _is_lane_name(entry, context))
-    if len(kept) == len(wanted.creations):
-        return await relay(request, context)
-    # Asked also when nothing is left: the broker refuses a client that may not set rules.
-    answer = await ask(request, replace(wanted, creations=kept), context)
     refused: dict[int, Any] = {}
     for position, entry in enumerate(wanted.creations):
         if _is_lane_name(entry, context):
@@ -44,7 +37,8 @@ async def handle_create_acls(request: Request, context: Context) -> Buffers:
             )
             code = ErrorCode.invalid_request
             refused[position] = refused_entry(request, entry, code, reason)
-    return with_refused(request, answer, refused)
+    # The broker refuses a client that may not set rules, also when nothing is left to ask.
+    return await pass_rest(request, wanted.creations, refused, context, is_judged_whole=True)
 
 
 def _is_lane_name(entry: Any, context: Context) -> bool:

@@ -11,13 +11,13 @@ Source: KIP-226 (DescribeConfigs), KIP-339 (IncrementalAlterConfigs), KIP-73 (th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import TopicTarget, find_target, lanes_of
-from keylane.proxy.apis.shared.own_topics import TOPIC_RESOURCE
+from keylane.proxy.apis.shared.own_names import TOPIC_RESOURCE
 from keylane.proxy.apis.shared.places import real_name
 from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
@@ -30,57 +30,68 @@ THROTTLED: Final = frozenset(
 Pair = tuple[int, int]
 
 
+class _Asked(NamedTuple):
+    """A resource of a request."""
+
+    name: str
+    renamed: Any
+    """The kio entry, under the name that brokers know."""
+    target: TopicTarget | None
+    """None: it is no topic."""
+
+
 async def handle_describe_configs(request: Request, context: Context) -> Buffers:
     """Ask by the topic's or broker's own name, answer under the one that was asked for."""
     wanted = request.decode()
-    targets = [await _topic_target(resource, context) for resource in wanted.resources]
-    asked = [
-        _own_name(resource, target, context)
-        for resource, target in zip(wanted.resources, targets, strict=True)
-    ]
-    names = [resource.resource_name for resource in wanted.resources]
-    if asked == names and all(target is None or target.is_plain for target in targets):
+    asked = [await _asked(resource, context) for resource in wanted.resources]
+    resources = tuple(one.renamed for one in asked)
+    is_plain = all(one.target is None or one.target.is_plain for one in asked)
+    if is_plain and resources == tuple(wanted.resources):
         return await relay(request, context)
-    resources = _renamed(wanted.resources, asked)
     answer = await ask(request, replace(wanted, resources=resources), context)
-    found = {(int(result.resource_type), result.resource_name): result for result in answer.results}
-    results = []
-    for resource, target, name in zip(wanted.resources, targets, asked, strict=True):
-        result = found.get((int(resource.resource_type), name))
-        if result is not None:
-            result = replace(result, resource_name=resource.resource_name)
-            results.append(_with_values(result, target, _to_lanes))
-    return request.answer_entity(replace(answer, results=tuple(results)))
+    results = tuple(
+        _with_values(result, one.target, _to_lanes) for one, result in _pairs(asked, answer.results)
+    )
+    return request.answer_entity(replace(answer, results=results))
 
 
 async def handle_alter_configs(request: Request, context: Context) -> Buffers:
     """Change the target of each name: AlterConfigs, IncrementalAlterConfigs."""
     wanted = request.decode()
-    targets = [await _topic_target(resource, context) for resource in wanted.resources]
-    asked = [
-        _own_name(resource, target, context)
-        for resource, target in zip(wanted.resources, targets, strict=True)
-    ]
+    asked = [await _asked(resource, context) for resource in wanted.resources]
 
     def real_pairs(target: TopicTarget, pair: Pair) -> list[Pair]:
         return [(partition_of(target, pair[0]), context.placement.real_id(pair[1]))]
 
     resources = tuple(
-        resource
-        if target is None or (target.is_plain and context.placement.is_alone)
-        else _with_values(resource, target, real_pairs)
-        for resource, target in zip(_renamed(wanted.resources, asked), targets, strict=True)
+        one.renamed
+        if one.target is None or (one.target.is_plain and context.placement.is_alone)
+        else _with_values(one.renamed, one.target, real_pairs)
+        for one in asked
     )
     if resources == tuple(wanted.resources):
         return await relay(request, context)
     answer = await ask(request, replace(wanted, resources=resources), context)
-    found = {(int(entry.resource_type), entry.resource_name): entry for entry in answer.responses}
-    responses = tuple(
-        replace(found[int(resource.resource_type), name], resource_name=resource.resource_name)
-        for resource, name in zip(wanted.resources, asked, strict=True)
-        if (int(resource.resource_type), name) in found
-    )
+    responses = tuple(entry for _, entry in _pairs(asked, answer.responses))
     return request.answer_entity(replace(answer, responses=responses))
+
+
+async def _asked(resource: Any, context: Context) -> _Asked:
+    target = await _topic_target(resource, context)
+    if target is None:
+        name = real_name(resource, context)
+    else:
+        name = context.registry.physical_name(resource.resource_name)
+    return _Asked(resource.resource_name, replace(resource, resource_name=name), target)
+
+
+def _pairs(asked: Iterable[_Asked], results: Iterable[Any]) -> Iterator[tuple[_Asked, Any]]:
+    """Yield each resource of the request that the broker has answered, under the client's name."""
+    found = {(int(one.resource_type), one.resource_name): one for one in results}
+    for one in asked:
+        result = found.get((int(one.renamed.resource_type), one.renamed.resource_name))
+        if result is not None:
+            yield one, replace(result, resource_name=one.name)
 
 
 async def _topic_target(resource: Any, context: Context) -> TopicTarget | None:
@@ -100,20 +111,6 @@ def _names_throttled(resource: Any) -> bool:
         return any(config.name in THROTTLED for config in configs)
     keys = resource.configuration_keys
     return keys is None or any(key in THROTTLED for key in keys)
-
-
-def _own_name(resource: Any, target: TopicTarget | None, context: Context) -> str:
-    """Return the brokers' name of a resource."""
-    if target is None:
-        return real_name(resource, context)
-    return context.registry.physical_name(resource.resource_name)
-
-
-def _renamed(resources: Any, names: list[str]) -> list[Any]:
-    return [
-        replace(resource, resource_name=name)
-        for resource, name in zip(resources, names, strict=True)
-    ]
 
 
 def partition_of(target: TopicTarget, index: int) -> int:

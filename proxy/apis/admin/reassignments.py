@@ -12,25 +12,21 @@ Source: KIP-455.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
-from kio.static.primitive import i32
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import (
-    LaneWishes,
-    any_lane,
     by_place,
-    find_target,
-    find_targets,
+    find_numbers,
+    find_wishes,
     lanes_text,
-    show_lanes,
+    show_topic,
     shows_lanes,
+    wished_topics,
 )
 from keylane.proxy.apis.shared.places import place_partition, real_ids
 from keylane.proxy.apis.shared.refusals import RefusalReason
@@ -46,17 +42,17 @@ Replicas = tuple[Any, ...] | None
 async def handle_alter_reassignments(request: Request, context: Context) -> Buffers:
     """Move the partitions of lanes; the broker is always asked, since it judges the right."""
     wanted = request.decode()
-    targets = await find_targets((topic.name for topic in wanted.topics), context)
-    if all(target.is_plain for target in targets):
-        if context.placement.is_alone:
-            return await relay(request, context)
-        topics = tuple(_with_real_ids(topic, context) for topic in wanted.topics)
-        return await relay(request, context, replace(wanted, topics=topics))
-    wishes = LaneWishes(equal_replicas)
-    for target, topic in zip(targets, wanted.topics, strict=True):
-        real = _with_real_ids(topic, context)
-        wishes.add(target, ((int(e.partition_index), e.replicas) for e in real.partitions))
-    answer = await ask(request, replace(wanted, topics=_topics(wanted, wishes.settle())), context)
+    topics = tuple(_with_real_ids(topic, context) for topic in wanted.topics)
+    replicas = [
+        (topic, [(int(e.partition_index), e.replicas) for e in topic.partitions])
+        for topic in topics
+    ]
+    wishes = await find_wishes(replicas, equal_replicas, context)
+    if wishes is None:
+        is_changed = not context.placement.is_alone
+        return await relay(request, context, replace(wanted, topics=topics) if is_changed else None)
+    asked = wished_topics(topics, wishes.settle())
+    answer = await ask(request, replace(wanted, topics=asked), context)
     if answer.error_code != ErrorCode.none:
         return request.answer_entity(answer)
     return request.answer_entity(wishes.answer(request, answer))
@@ -77,23 +73,6 @@ def equal_replicas(
     )
 
 
-def _topics(wanted: Any, asked: Mapping[str, Mapping[int, Replicas]]) -> tuple[Any, ...]:
-    of_topic = wanted.topics[0]
-    found: Iterator[Any] = (each.partitions[0] for each in wanted.topics if each.partitions)
-    of_partition: Any = next(found, None)
-    return tuple(
-        replace(
-            of_topic,
-            name=type(of_topic.name)(name),
-            partitions=tuple(
-                replace(of_partition, partition_index=i32(partition), replicas=replicas)
-                for partition, replicas in partitions.items()
-            ),
-        )
-        for name, partitions in asked.items()
-    )
-
-
 async def handle_list_reassignments(request: Request, context: Context) -> Buffers:
     """Show reassignments as Metadata shows replicas; of all topics, or of those that are named."""
     wanted = request.decode()
@@ -101,37 +80,21 @@ async def handle_list_reassignments(request: Request, context: Context) -> Buffe
         return await relay(request, context)
     if wanted.topics is None:
         answer = request.decode_answer(await forward(request, context))
-        shown = tuple([await _present(topic, context) for topic in _placed(answer, context)])
+        shown = tuple([await show_topic(topic, context) for topic in _placed(answer, context)])
         return request.answer_entity(replace(answer, topics=shown))
-    targets = await find_targets((topic.name for topic in wanted.topics), context)
-    if all(target.is_plain for target in targets) and context.placement.is_alone:
+    is_changed = not context.placement.is_alone
+    wishes = await find_numbers(wanted.topics, context, also_plain=is_changed)
+    if wishes is None:
         return await relay(request, context)
-    wishes: LaneWishes[None] = LaneWishes(any_lane)
-    for target, topic in zip(targets, wanted.topics, strict=True):
-        wishes.add(target, ((int(index), None) for index in topic.partition_indexes))
-    of_topic: Any = wanted.topics[0] if wanted.topics else None
-    topics = tuple(
-        replace(
-            of_topic, name=type(of_topic.name)(name), partition_indexes=tuple(map(i32, partitions))
-        )
-        for name, partitions in wishes.settle().items()
-    )
+    topics = wished_topics(wanted.topics, wishes.settle())
     answer = await ask(request, replace(wanted, topics=topics), context)
-    found = by_place(_placed(answer, context), "name", "partitions", "partition_index")
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
+    found = by_place(_placed(answer, context))
     shown = tuple(
-        module.OngoingTopicReassignment(name=target.name, partitions=entries)
+        request.answer_module.OngoingTopicReassignment(name=target.name, partitions=entries)
         for target, entries in wishes.answers(found)
         if entries  # brokers leave out topics without a reassignment, known or not
     )
     return request.answer_entity(replace(answer, topics=shown))
-
-
-async def _present(topic: Any, context: Context) -> Any:
-    view = (await find_target(topic.name, context)).view
-    if view is None:
-        return topic
-    return replace(topic, partitions=show_lanes(topic.partitions, view, "partition_index"))
 
 
 def _placed(answer: Any, context: Context) -> list[Any]:

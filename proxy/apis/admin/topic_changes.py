@@ -24,8 +24,12 @@ from kio.schema.errors import ErrorCode
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import REFUSED, TopicTarget, find_target, lanes_text, log
 from keylane.proxy.apis.shared.places import real_ids
-from keylane.proxy.apis.shared.refusals import RefusalReason, refused_entry, with_refused
-from keylane.proxy.apis.shared.relay import ask, relay
+from keylane.proxy.apis.shared.refusals import (
+    RefusalReason,
+    judged,
+    pass_rest,
+    refused_entry,
+)
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
@@ -39,7 +43,6 @@ async def handle_create_topics(request: Request, context: Context) -> Buffers:
     """Refuse lane names; pass the rest, with replicas by the brokers' own ids."""
     wanted = request.decode()
     refused: dict[int, Any] = {}
-    kept: list[Any] = []
     for position, topic in enumerate(wanted.topics):
         physical = context.registry.physical_name(topic.name)
         if physical != topic.name:
@@ -49,20 +52,13 @@ async def handle_create_topics(request: Request, context: Context) -> Buffers:
             )
             code = ErrorCode.invalid_topic_exception
             refused[position] = refused_entry(request, topic, code, reason)
-        else:
-            kept.append(_with_real_ids(topic, context))
-    if not refused and tuple(kept) == tuple(wanted.topics):
-        return await relay(request, context)
-    answer = None
-    if kept:
-        answer = await ask(request, replace(wanted, topics=tuple(kept)), context)
-    return with_refused(request, answer, refused)
+    topics = [_with_real_ids(topic, context) for topic in wanted.topics]
+    return await pass_rest(request, topics, refused, context)
 
 
 async def handle_delete_topics(request: Request, context: Context) -> Buffers:
     """Refuse lane names and their ids; pass the rest."""
-    wanted = request.decode()
-    field, entries = entries_of(wanted)
+    _, entries = entries_of(request.decode())
     refused: dict[int, Any] = {}
     for position, entry in enumerate(entries):
         by_name = isinstance(entry, str)
@@ -70,13 +66,7 @@ async def handle_delete_topics(request: Request, context: Context) -> Buffers:
         found = await _lane_target(name, topic_id, context)
         if found is not None:
             refused[position] = await _refused_deletion(request, entry, found, context)
-    if not refused:
-        return await relay(request, context)
-    answer = None
-    kept = tuple(entry for position, entry in enumerate(entries) if position not in refused)
-    if kept:
-        answer = await ask(request, replace(wanted, **{field: kept}), context)
-    return with_refused(request, answer, refused)
+    return await pass_rest(request, entries, refused, context)
 
 
 async def _lane_target(
@@ -96,16 +86,14 @@ async def _refused_deletion(
     view, refusal = target.view, target.refusal
     name: str | None = target.name
     if view is not None:
-        code = await context.right_error(view, Operation.DELETE)
-        refusal = (
-            RefusalReason(ErrorCode(code), None) if code else RefusalReason(REFUSED, _reason(view))
-        )
-        if code and getattr(entry, "topic_id", None) is not None:
+        refusal = RefusalReason(REFUSED, _reason(view))
+        refusal = await judged(refusal, view, Operation.DELETE, context)
+        if refusal.message is None and getattr(entry, "topic_id", None) is not None:
             name = None  # the client need not be allowed to know it
     assert refusal is not None, "a lane name has a view, or a reason why not"
     if refusal.message is not None and request.api_version < MESSAGE_VERSION:
         log.warning(
-            "DeleteTopics entry refused topic=%s session_id=%s reason=%s",
+            "entry refused api=DeleteTopics topic=%s session_id=%s reason=%s",
             target.name, context.session_id, refusal.message,
         )  # fmt: skip
     return refused_entry(request, entry, refusal.code, refusal.message, name=name)
@@ -122,19 +110,12 @@ async def handle_create_partitions(request: Request, context: Context) -> Buffer
     """Refuse topics that the client sees as lanes; pass the rest, with brokers' own ids."""
     wanted = request.decode()
     refused: dict[int, Any] = {}
-    kept: list[Any] = []
     for position, topic in enumerate(wanted.topics):
         refusal = await _refused_growth(topic, context)
-        if refusal is None:
-            kept.append(_with_real_ids(topic, context))
-        else:
-            refused[position] = refused_entry(request, topic, refusal.code, refusal.message)
-    if not refused and tuple(kept) == tuple(wanted.topics):
-        return await relay(request, context)
-    answer = None
-    if kept:
-        answer = await ask(request, replace(wanted, topics=tuple(kept)), context)
-    return with_refused(request, answer, refused)
+        if refusal is not None:
+            refused[position] = refused_entry(request, topic, *refusal)
+    topics = [_with_real_ids(topic, context) for topic in wanted.topics]
+    return await pass_rest(request, topics, refused, context)
 
 
 async def _refused_growth(topic: Any, context: Context) -> RefusalReason | None:
@@ -142,16 +123,14 @@ async def _refused_growth(topic: Any, context: Context) -> RefusalReason | None:
     view = target.view
     if view is None:
         return target.refusal
-    code = await context.right_error(view, Operation.ALTER)
-    if code:
-        return RefusalReason(ErrorCode(code), None)
-    return RefusalReason(
+    refusal = RefusalReason(
         REFUSED,
         f"{lanes_text(view)}, {view.layout.index_count} in all: a count of {topic.count} is one of "
         "lanes, and lanes do not read partitions that are added; to add some, stop "
         f"the groups, ask a broker's own address for more than {view.layout.partition_count} "
         "partitions, and start keylane with the topic in `accept_layout`",
     )
+    return await judged(refusal, view, Operation.ALTER, context)
 
 
 def _with_real_ids(topic: Any, context: Context) -> Any:

@@ -8,7 +8,7 @@ Source: docs/decisions/005, 027, 032.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -24,12 +24,13 @@ from keylane.proxy.apis.commits.lane_offsets import (
     Draft,
 )
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.refusals import expect_right
+from keylane.proxy.apis.shared.refusals import expect_right, with_results
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
+from keylane.wire.refused import refuse, results_of
 
 COMMIT_NOT_ALLOWED: Final = ErrorCode.invalid_request
 """Of the KIP draft's INDIVIDUAL_COMMIT_NOT_ALLOWED the number means another error today."""
@@ -320,9 +321,32 @@ def error_codes(answer: Any) -> Codes:
 
 
 def code_of(entry: Entry, topic: Any, codes: Codes) -> ErrorCode:
-    """The answer to an entry of a commit: its own error, that of its draft, or the broker's."""
+    """The answer to an entry of a commit: its own error, that of its draft, or the broker's.
+
+    A partition that the broker leaves out is no success.
+    """
     if entry.error is not None:
         return entry.error
     if entry.draft is not None:
         return entry.draft.code
     return codes.get((topic_key(topic), entry.index), UNKNOWN_PARTITION)
+
+
+def answer_codes(
+    request: Request,
+    answer: Any,
+    topics: Sequence[Any],
+    entries: Iterable[Entry],
+    code_of: Callable[[Entry, Any], ErrorCode],
+) -> Buffers:
+    """Answer with a code for each entry, by entry and topic.
+
+    answer: the broker's; None: it was not asked.
+    """
+    _, of_topic = results_of(request.answer_type)
+    field, of_entry = results_of(of_topic)
+    results = []
+    for topic, own in zip(topics, by_topic(entries, len(topics)), strict=True):
+        codes = tuple(refuse(of_entry, entry.index, code_of(entry, topic)) for entry in own)
+        results.append(of_topic(name=topic.name, **{field: codes}))
+    return request.answer_entity(with_results(request, answer, results))

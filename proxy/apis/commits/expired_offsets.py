@@ -31,12 +31,16 @@ class ExpiredOffsets:
         self._group, self._context = group, context
         self._found: GroupState | None = None
 
-    def note_seen(self, view: View, partition: int) -> None:
-        """The broker has an offset there."""
-        self._context.group_names.note_seen(self._group, (view.topic, partition))
+    async def offset_of(
+        self, view: View, partition: int, found: int | None
+    ) -> tuple[int | None, ErrorCode]:
+        """Return what the broker has, else `kept_of`.
 
-    async def kept(self, view: View, partition: int) -> tuple[int | None, ErrorCode]:
-        """Call `kept_of`; the group's next heartbeat puts the offset back, unless a commit does."""
+        The group's next heartbeat puts a kept offset back, unless a commit does.
+        """
+        if found is not None:
+            self._context.group_names.note_seen(self._group, (view.topic, partition))
+            return found, ErrorCode.none
         state = self._context.groups.state_of(self._group, view, partition)
         kept, code = await self.kept_of(StateKey(self._group, view.topic_id, partition), state)
         if kept is not None:
@@ -65,8 +69,8 @@ class ExpiredOffsets:
             return None, ErrorCode.none
         self._context.stats.offsets_kept += 1
         log.warning(
-            "offset of a running group is missing at the broker and is kept group=%s topic=%s "
-            "partition=%d offset=%d; it expired, the group's next commit or heartbeat puts it back",
+            "offset of a running group has expired at the broker: kept until its next heartbeat or "
+            "commit puts it back group=%s topic=%s partition=%d offset=%d",
             self._group, *place, state.pushed,
         )  # fmt: skip
         return state.pushed, ErrorCode.none

@@ -121,7 +121,7 @@ async def open_drafts(
         draft = Draft(views[place], place[1], state.copy(), group, begun)
         is_late = context.groups.pushes.may_still_come(draft.key, writer, context.clock())
         if writer is not None and not is_late:
-            # It would take the transaction's note out of Kafka's metadata.
+            # This push would take the transaction's note out of Kafka's metadata.
             is_late = context.groups.may_come_late(draft.key)
         if is_late:
             errors[place] = UNSTABLE
@@ -160,6 +160,34 @@ async def _adopt_all(
     return adopted
 
 
+async def adopted_state(
+    group: str, place: Place, view: View, found: tuple[int | None, str | None], context: Context
+) -> OffsetState | None:
+    """Return the state in line with Kafka's own offset; None: it is not known now (no leader).
+
+    found: the offset (None: none) and its metadata.
+    """
+    partition = place[1]
+    before = context.groups.state_of(group, view, partition)
+    try:
+        state = await context.groups.adopt(group, view, partition, *found)
+    except UpstreamLost as error:
+        note_unknown_start(group, place, error)
+        return None
+    if before is not None and state.unsaved():
+        # Kafka's offset was moved. The next move is judged beside this one, also by a node that
+        # takes over: what lanes are answered has to outlive this process.
+        state = state.copy()
+        try:
+            await context.groups.save(group, [(view, partition, state)])
+        except UpstreamLost:
+            return None  # the journal logs the reason; the client asks again
+    if context.groups.is_unsure(group, view, partition):
+        state = state.copy()
+        state.cut(0)
+    return state
+
+
 def note_unknown_start(group: str, place: Place, error: UpstreamLost) -> None:
     """Log that lanes wait, since the leader of their partition does not answer."""
     log.warning(
@@ -178,14 +206,11 @@ async def _keep_expired(
     """Put back what a broker has expired under the group's running members."""
     expired = ExpiredOffsets(group, context)
     for place, (found, _) in list(committed.items()):
-        if found is not None:
-            context.group_names.note_seen(group, place)
-            continue
-        offset, code = await expired.kept(views[place], place[1])
+        offset, code = await expired.offset_of(views[place], place[1], found)
         if code != NONE:
             del committed[place]
             errors[place] = code
-        elif offset is not None:
+        elif offset != found:
             committed[place] = offset, None
 
 
@@ -260,6 +285,27 @@ async def fetch_committed(
                 errors.pop(place, None)
                 committed[place] = known_offset(entry), entry.metadata
     return committed, errors
+
+
+async def pending_places(
+    group: str, places: Mapping[Place, View], context: Context
+) -> frozenset[Place]:
+    """Return places where a transaction that is not over has an offset of the group."""
+    unsure = [
+        place for place, view in places.items() if _may_be_pending(group, place, view, context)
+    ]
+    if not unsure:
+        return frozenset()
+    _, errors = await fetch_committed(group, unsure, context)
+    return frozenset(place for place in unsure if errors.get(place) == UNSTABLE)
+
+
+def _may_be_pending(group: str, place: Place, view: View, context: Context) -> bool:
+    """Return True when a push was seen here, or may have come before this proxy was started."""
+    key = StateKey(group, view.topic_id, place[1])
+    pushes = context.groups.pushes
+    has_state = context.groups.state_of(group, view, place[1]) is not None
+    return pushes.is_known(key) or (has_state and not pushes.is_sure(key))
 
 
 def known_offset(entry: Any) -> int | None:

@@ -94,7 +94,7 @@ async def _look_at_loaded(beat: Beat, key: StateKey, context: Context) -> None:
                 if context.groups.may_come_late(key):
                     context.groups.late.note_unanswered(key)
     except KeylaneError as error:
-        log.debug("not looked at group=%s reason=%s", beat.group, error)
+        log.debug("stable offset not looked at group=%s reason=%s", beat.group, error)
 
 
 async def _look_at(beat: Beat, key: StateKey, state: OffsetState, context: Context) -> bool:
@@ -159,7 +159,7 @@ def _late(draft: Draft, push: Callable[[], None], context: Context) -> LatePush:
 
 
 async def push_late(member: Beat, view: View, partition: int, context: Context) -> None:
-    """Settle the state and commit where it stands now. What the broker does not take is owed on."""
+    """Settle the state and commit its stable offset; what it does not take is owed still."""
     await _pushed_late(member, view, partition, context)
 
 
@@ -182,23 +182,19 @@ async def _pushed_late(member: Beat, view: View, partition: int, context: Contex
             sent = SentPushes(group, context)
             if not await sent.prepare([draft]):
                 return False  # the journal is away
-            context.groups.check_ownership(group)
-            try:
+            with sent.sending():
                 offset = (place, draft.state.stable_position, sent.note_of(draft))
                 codes = error_codes(await context.ask(own_commit(member, [offset])))
                 code = codes.get(place, ErrorCode.unknown_topic_or_partition)
-            except BaseException:
-                sent.note_lost()
-                raise
             is_done = bool(await sent.settle([draft], [code]))
             if is_done:
                 await context.groups.save(group, [(view, partition, draft.state)])
                 note_late(member, [draft], context)
         log.debug(
-            "pushed late group=%s topic=%s partition=%d offset=%d error_code=%s",
+            "stable offset pushed late group=%s topic=%s partition=%d offset=%d error_code=%s",
             group, *place, draft.state.stable_position, code.name,
         )  # fmt: skip
     except KeylaneError as error:
-        # It is owed on; the next heartbeat or commit of the group brings it up.
-        log.debug("not pushed late group=%s reason=%s", group, error)
+        # The push is still owed: the next heartbeat or commit of the group brings it up.
+        log.debug("stable offset not pushed late group=%s reason=%s", group, error)
     return is_done

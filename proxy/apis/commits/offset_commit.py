@@ -129,17 +129,12 @@ async def _push(
     topics = pushed_topics(wanted.topics, views, notes, drafts, by_id=by_id)
     if not topics:
         return None
-    if drafts:
-        context.groups.check_ownership(wanted.group_id)
-    try:
+    with sent.sending():
         body = write_commit_request(wanted._replace(topics=tuple(topics)), version)
         pending = context.send((request.with_body(body),))
         # The next request may go behind this one now; this one's answer waits for the journal.
         context.release()
         return read_commit_response(request.answer_body(await pending), version)
-    except BaseException:
-        sent.note_lost()
-        raise
 
 
 async def _settle(

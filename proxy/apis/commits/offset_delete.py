@@ -14,16 +14,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_delete.v0.response import (
-    OffsetDeleteResponse,
     OffsetDeleteResponsePartition,
     OffsetDeleteResponseTopic,
 )
-from kio.static.primitive import i32, i32Timedelta
+from kio.static.primitive import i32
 
 from keylane.errors import NotCoordinator, UpstreamLost
 from keylane.proxy.apis.commits.entries import (
@@ -48,9 +46,8 @@ from keylane.proxy.apis.commits.late_offsets import note_set
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import check_entries, check_partitions
-from keylane.proxy.apis.shared.physical import PhysicalRounds
-from keylane.proxy.apis.shared.refusals import expect_right, refuse_groups
-from keylane.proxy.apis.shared.relay import ask_rounds
+from keylane.proxy.apis.shared.refusals import expect_right, with_results
+from keylane.proxy.apis.shared.relay import PhysicalRounds, ask_rounds
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.apis.shared.views import find_views
 from keylane.proxy.commits.refreshes import Beat
@@ -58,6 +55,7 @@ from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.node_values import GROUP as OWN_GROUP
 from keylane.proxy.topics.view import View
+from keylane.wire.refused import refuse, results_of
 
 log = logging.getLogger("keylane.offset_delete")
 
@@ -84,10 +82,18 @@ async def handle_delete_groups(request: Request, wanted: Any, context: Context) 
                 await context.groups.drop_group(str(result.group_id))
     if not refused:
         return (answer_frame,)
-    of_others = refuse_groups(request, refused - own)
-    of_nodes = refuse_groups(request, own, ErrorCode.group_authorization_failed)
-    results = (*answer.results, *of_others.results, *of_nodes.results)
-    return request.answer_entity(replace(answer, results=results))
+    codes = [
+        (refused - own, ErrorCode.not_coordinator),
+        (own, ErrorCode.group_authorization_failed),
+    ]
+    _, of_group = results_of(request.answer_type)
+    errors = [
+        refuse(of_group, name, code)
+        for names, code in codes
+        for name in wanted.groups_names
+        if str(name) in names
+    ]
+    return request.answer_entity(replace(answer, results=(*answer.results, *errors)))
 
 
 async def _of_other_nodes(names: Iterable[Any], context: Context) -> set[str]:
@@ -125,19 +131,19 @@ async def handle_offset_delete(request: Request, wanted: Any, context: Context) 
         held |= {place: draft.code for place, draft in wished.items()}
         rounds = _rounds(wanted.topics, views, lanes, held)
         context.groups.check_ownership(group)
-        try:
-            # Whether the client may touch the group is for the broker to say, also of no lane.
+        with sent.sending():
+            # The broker judges the right to the group, also where no lane is left to ask about.
             answered = await ask_rounds(request, wanted, rounds, context, is_judged_whole=True)
-        except BaseException:
-            sent.note_lost()
-            raise
-        entries = [entries for _, entries in rounds.answers(answered)]
+        entries = rounds.answers(answered)
         # With an error of the whole answer there is no entry.
         whole = answered[0].error_code if answered and answered[0].error_code != NONE else None
         found = _codes(views, entries)
         taken = await sent.settle(pushed, [found.get(draft.place, whole) for draft in pushed])
         await _put_back(group, taken, context)
-    return request.answer_entity(_build(wanted.topics, lanes, entries, answered))
+    if whole is not None:
+        return request.answer_entity(answered[0])
+    topics = _build(wanted.topics, lanes, entries)
+    return request.answer_entity(with_results(request, next(iter(answered), None), topics))
 
 
 async def _forget(
@@ -152,7 +158,7 @@ async def _forget(
             continue
         try:
             if draft.place not in bases:
-                bases[draft.place] = await context.log_start(lane.view, draft.partition)
+                bases[draft.place] = await context.groups.log_start(lane.view, draft.partition)
         except UpstreamLost as error:
             note_unknown_start(draft.group, draft.place, error)
             held[draft.place] = BUSY
@@ -207,13 +213,9 @@ async def _put_back(group: str, taken: list[Draft], context: Context) -> None:
     codes: list[ErrorCode | None] = []
     admin = Beat(group, -1, "", None)
     for draft in kept:
-        context.groups.check_ownership(group)
-        try:
+        with sent.sending():
             offset = (draft.place, draft.state.stable_position, "")
             answer = await context.ask(own_commit(admin, [offset]))
-        except BaseException:
-            sent.note_lost()
-            raise
         codes.append(answer.topics[0].partitions[0].error_code)
         if codes[-1] != NONE:
             # A group that is active on other topics takes commits of its members only. The
@@ -228,10 +230,8 @@ async def _put_back(group: str, taken: list[Draft], context: Context) -> None:
 
 
 def _build(
-    asked: Sequence[Any], lanes: Sequence[Entry], entries: list[list[Any]], answered: list[Any]
-) -> Any:
-    if answered and answered[0].error_code != NONE:
-        return answered[0]
+    asked: Sequence[Any], lanes: Sequence[Entry], entries: list[list[Any]]
+) -> list[OffsetDeleteResponseTopic]:
     topics = []
     for topic, of_topic, found in zip(asked, by_topic(lanes, len(asked)), entries, strict=True):
         refused = {lane.index: lane.error for lane in of_topic if lane.error is not None}
@@ -240,8 +240,4 @@ def _build(
             for index, code in refused.items()
         )
         topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=(*found, *errors)))
-    if answered:
-        return replace(answered[0], topics=tuple(topics))
-    return OffsetDeleteResponse(
-        error_code=NONE, throttle_time=i32Timedelta.parse(timedelta(0)), topics=tuple(topics)
-    )
+    return topics

@@ -8,9 +8,13 @@ A lane index never reaches the broker, which would answer "no offset" for it. If
 resolved, or a partition's log start is not known, clients get an error and ask again.
 A client id with key ranges is answered the lowest position of its ranges of a partition. A
 partition that it was not given is refused with TOPIC_AUTHORIZATION_FAILED.
+Kafka answers EndTxn before it writes the markers. Until then an OffsetFetch gives the offsets from
+before the transaction, unless the client sets `require_stable` (v7). A client of an earlier version
+would read the records of the transaction again. So the answer to it is that the coordinator is
+loading, after which all clients ask again.
 Not done: offset ranges for native consumers (tagged fields).
 
-Source: KIP-709 (many groups), KIP-447.
+Source: KIP-709 (many groups), KIP-447 (`require_stable`).
 """
 
 from __future__ import annotations
@@ -20,12 +24,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
-from keylane.errors import GroupDenied, UpstreamLost
+from keylane.errors import GroupDenied
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis.commits.entries import topic_key
 from keylane.proxy.apis.commits.expired_offsets import ExpiredOffsets
@@ -34,14 +36,8 @@ from keylane.proxy.apis.commits.lane_offsets import (
     NO_OFFSET,
     NONE,
     UNSTABLE,
+    adopted_state,
     known_offset,
-    note_unknown_start,
-)
-from keylane.proxy.apis.commits.stable_offsets import (
-    STABLE_PAUSE_S,
-    STABLE_PAUSE_S_MAX,
-    STABLE_VERSION,
-    STABLE_WAIT_S,
     pending_places,
 )
 from keylane.proxy.apis.commits.steps_back import note_answered
@@ -54,21 +50,23 @@ from keylane.proxy.apis.shared.large import (
     read_answer,
     write_answer,
 )
-from keylane.proxy.apis.shared.refusals import (
-    GROUP_DENIED,
-    refused_offsets,
-    refused_topics,
-)
+from keylane.proxy.apis.shared.refusals import GROUP_DENIED
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.apis.shared.views import find_views
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
-from keylane.wire.header import ApiKey
+from keylane.wire.refused import refuse
 
 MANY_GROUPS_VERSION: Final = 8
 TOPIC_ID_VERSION: Final = 10
+STABLE_VERSION: Final = 7
+"""The first version of OffsetFetch with `require_stable`."""
+STABLE_WAIT_S: Final = 2.0
+"""Markers take milliseconds. Beyond that the client asks again: what it sends meanwhile waits."""
+STABLE_PAUSE_S: Final = 0.01
+STABLE_PAUSE_S_MAX: Final = 0.2
 FINAL_CODES: Final = (ErrorCode.topic_authorization_failed, ErrorCode.unknown_topic_id)
 """Of a topic: a missing right, and an id of no topic, stay as they are."""
 
@@ -83,6 +81,8 @@ class GroupQuestion:
     topics: Sequence[tuple[Any, View | None]] | None
     """Topic entries of the request, each with what the client means by it."""
     version: int
+    module: Any
+    """kio's module of answers."""
     client_id: str | None
     """Of the request."""
 
@@ -95,11 +95,6 @@ class GroupQuestion:
     def by_id(self) -> bool:
         """True when topics have ids in this version."""
         return self.version >= TOPIC_ID_VERSION
-
-    @property
-    def module(self) -> Any:
-        """kio's module of answers."""
-        return load_payload_module(ApiKey.OFFSET_FETCH, self.version, EntityType.response)
 
     def key_of(self, view: View) -> Any:
         """The broker's name or id of a topic."""
@@ -226,7 +221,8 @@ async def _questions(wanted: Any, request: Request, context: Context) -> list[Gr
             views = await find_views(entry.topics, context, client_id)
             topics = list(zip(entry.topics, views, strict=True))
         group = str(entry.group_id)
-        questions.append(GroupQuestion(group, entry, topics, request.api_version, client_id))
+        version, module = request.api_version, request.answer_module
+        questions.append(GroupQuestion(group, entry, topics, version, module, client_id))
     return questions
 
 
@@ -276,7 +272,10 @@ async def _present(question: GroupQuestion, answer: Any, context: Context) -> An
         if question.version >= MANY_GROUPS_VERSION:
             return answer
         # The coordinator has moved, for example: see there why each partition is named.
-        return replace(answer, topics=refused_offsets(question.entry, question.module, code))
+        refused = tuple(
+            _refused_topic(question, each, code) for each in question.entry.topics or ()
+        )
+        return replace(answer, topics=refused)
     if question.topics is None:
         return replace(answer, topics=tuple(await _present_all(question, answer, context)))
     if not question.has_views:
@@ -321,9 +320,7 @@ def refusal_code(version: int, code: int = 0) -> ErrorCode:
 def _refused_topic(question: GroupQuestion, topic: Any, code: ErrorCode) -> Any:
     """The answer entry of a topic entry of the request, refused for all that it names."""
     suffix = "s" if question.version >= MANY_GROUPS_VERSION else ""
-    of_topic = getattr(question.module, f"OffsetFetchResponseTopic{suffix}")
-    of_partition = getattr(question.module, f"OffsetFetchResponsePartition{suffix}")
-    return refused_topics((topic,), of_topic, of_partition, code)[0]
+    return refuse(getattr(question.module, f"OffsetFetchResponseTopic{suffix}"), topic, code)
 
 
 def _only(topic: Any, indexes: Sequence[int]) -> Any:
@@ -400,9 +397,9 @@ async def _lanes(
                 # No offset there, none here: the broker's own "no commit" fits every lane.
                 lanes.append(replace(entry, partition_index=i32(index)))
                 continue
-            states[partition] = await _adopted(
-                group, view, partition, committed, entry.metadata, context
-            )
+            found = committed, entry.metadata
+            place = view.topic, partition
+            states[partition] = await adopted_state(group, place, view, found, context)
         if entry.error_code == NONE:
             state = states[partition]
             if state is None:
@@ -413,44 +410,12 @@ async def _lanes(
     return lanes
 
 
-async def _adopted(
-    group: str,
-    view: View,
-    partition: int,
-    committed: int | None,
-    metadata: str | None,
-    context: Context,
-) -> OffsetState | None:
-    """The state in line with Kafka's offset; None: it is not known now (no leader)."""
-    before = context.groups.state_of(group, view, partition)
-    try:
-        state = await context.groups.adopt(group, view, partition, committed, metadata)
-    except UpstreamLost as error:
-        note_unknown_start(group, (view.topic, partition), error)
-        return None
-    if before is not None and state.unsaved():
-        # Kafka's offset was moved. The next move is judged beside this one, also by a node that
-        # takes over: what lanes are answered has to outlive this process.
-        state = state.copy()
-        try:
-            await context.groups.save(group, [(view, partition, state)])
-        except UpstreamLost:
-            return None  # the journal logs the reason; the client asks again
-    if context.groups.is_unsure(group, view, partition):
-        state = state.copy()
-        state.cut(0)
-    return state
-
-
 async def _with_kept(entry: Any, view: View, partition: int, expired: ExpiredOffsets) -> Any:
     """The broker's entry, with the offset that it has expired under running members."""
-    if known_offset(entry) is not None:
-        expired.note_seen(view, partition)
-        return entry
-    kept, code = await expired.kept(view, partition)
+    offset, code = await expired.offset_of(view, partition, known_offset(entry))
     if code != NONE:
         return replace(entry, error_code=code)
-    return entry if kept is None else replace(entry, committed_offset=i64(kept))
+    return entry if offset is None else replace(entry, committed_offset=i64(offset))
 
 
 def _positioned(entry: Any, state: OffsetState, view: View, index: int) -> Any:

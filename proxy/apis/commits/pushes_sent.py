@@ -7,7 +7,8 @@ timed out is answered as one that failed, and may be written.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -98,9 +99,19 @@ class SentPushes:
         self._journal.note_taken([push for push, code in found if code == NONE])
         self._note_unanswered([push for push, code in found if code in UNKNOWN_OUTCOMES])
 
-    def note_lost(self) -> None:
-        """Note that they were sent, and that there will be no answer."""
-        self._note_unanswered(self._pushes.values())
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Send pushes inside, if the group is served here still; an error means no answer.
+
+        Raises: NotCoordinator, before anything is sent.
+        """
+        if self._pushes:
+            self._context.groups.check_ownership(self._group)
+        try:
+            yield
+        except BaseException:
+            self._note_unanswered(self._pushes.values())
+            raise
 
     async def settle(
         self, drafts: Sequence[Draft], codes: Sequence[ErrorCode | None]
@@ -134,10 +145,10 @@ class SentPushes:
         if not pushes.has_notes:
             return
         log.warning(
-            "broker refuses the note beside an offset; offsets are committed %s from now on "
-            "group=%s. Set the brokers' offset.metadata.max.bytes back to its default, 4096",
-            "with shorter notes" if pushes.notes_have_lanes else "without notes",
+            "broker refuses the note beside an offset group=%s next_notes=%s "
+            "remedy=set the brokers' offset.metadata.max.bytes back to its default, 4096",
             self._group,
+            "shorter" if pushes.notes_have_lanes else "none",
         )
         if pushes.notes_have_lanes:
             pushes.notes_have_lanes = False

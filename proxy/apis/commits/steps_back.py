@@ -43,7 +43,11 @@ def note_given(request: Request, frame: Frame, context: Context) -> Buffers:
         except FrameInvalid as error:
             # The member may well read it. Of lanes that are not known all commits count.
             context.member_lanes.clear()
-            log.warning("SyncGroup not read session_id=%s reason=%s", context.session_id, error)
+            log.warning(
+                "SyncGroup not read: every commit counts session_id=%s reason=%s",
+                context.session_id,
+                error,
+            )
     return (frame,)
 
 
@@ -63,22 +67,22 @@ def note_steps_back(group: str, member_id: str, taken: Iterable[Draft], context:
     done = [(draft.view.name, *step) for draft in drafts for step in draft.steps_back]
     if done:
         context.stats.stepped_back(group, len(done))
-        _log(group, member_id, done, "from which its lane is read again")
+        _log(group, member_id, done, "the lane is read again from there")
     kept = [(draft.view.name, *step) for draft in drafts for step in draft.left_over]
     if kept:
         context.stats.stayed(group, len(kept))
-        _log(group, member_id, kept, "of records of an earlier turn; its lane stays")
+        _log(group, member_id, kept, "it is of an earlier turn, and the lane stays")
 
 
 def _log(group: str, member_id: str, steps: list[tuple[str, int, int, int]], what: str) -> None:
     for topic, index, before, after in steps[:LINES_MAX]:
         log.warning(
-            "a member has committed a lower offset, %s"
+            "lower offset committed: %s"
             " group=%s topic=%s lane=%d from=%d to=%d member_id=%s",
             what, group, topic, index, before, after, member_id,
         )  # fmt: skip
     if len(steps) > LINES_MAX:
         log.warning(
-            "members have committed lower offsets, %s group=%s further_lanes=%d member_id=%s",
+            "further lower offsets committed: %s group=%s further_lanes=%d member_id=%s",
             what, group, len(steps) - LINES_MAX, member_id,
         )  # fmt: skip

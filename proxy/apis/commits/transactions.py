@@ -19,23 +19,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
-from kio.static.primitive import i32
 
 from keylane.offsets.pushes import UNANSWERED_S, Push, TransactionWriter
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.txn_metadata import LaneCommit, LaneNote, merged, write_note
 from keylane.proxy.apis.commits.entries import (
-    Codes,
     Entry,
     admit,
+    answer_codes,
     apply_commits,
-    by_topic,
     code_of,
     draft_key,
     error_codes,
@@ -54,6 +50,7 @@ from keylane.proxy.apis.commits.lane_offsets import (
 )
 from keylane.proxy.apis.commits.late_offsets import note_transaction
 from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.lane_wishes import wished_topics
 from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.apis.shared.relay import relay
@@ -62,7 +59,6 @@ from keylane.proxy.apis.shared.views import find_views
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
-from keylane.wire.header import ApiKey
 
 log = logging.getLogger("keylane.transactions")
 
@@ -70,7 +66,7 @@ MEMBER_VERSION: Final = 3
 """From here on a request names the member, and clients know that a member may be fenced."""
 ABORTABLE_VERSION: Final = 5
 TURN_WAIT_S: Final = 2.0
-"""How long a request waits for its turn before the client is answered to ask again. Well below
+"""Time that a request waits for its turn before the client is answered to ask again. Well below
 the time-outs of requests and sessions, as other requests of the connection stand behind it."""
 TURN_PAUSE_S: Final = 0.002
 TURN_PAUSE_S_MAX: Final = 0.05
@@ -96,52 +92,28 @@ async def handle_add_partitions(request: Request, context: Context) -> Buffers:
     names = [
         str(topic.name) if v is None else v.topic for topic, v in zip(asked, views, strict=True)
     ]
-    physical: dict[str, dict[i32, None]] = {name: {} for name in names}
+    physical: dict[str, dict[int, None]] = {name: {} for name in names}
     for entry in entries:
         if entry.error is None:
             name, partition = entry.place or (names[entry.topic_number], entry.index)
-            physical[name][i32(partition)] = None
-    topics = tuple(
-        replace(asked[0], name=type(asked[0].name)(name), partitions=tuple(partitions))
-        for name, partitions in physical.items()
-        if partitions
-    )
+            physical[name][partition] = None
+    topics = wished_topics(asked, {name: found for name, found in physical.items() if found})
     answer = None
     if topics:
         pending = context.send((request.with_entity(replace(wanted, v3_and_below_topics=topics)),))
         context.release()
         answer = request.decode_answer(await pending)
-    return request.answer_entity(_added(request.api_version, asked, entries, answer))
-
-
-def _added(version: int, asked: Sequence[Any], entries: Sequence[Entry], answer: Any) -> Any:
-    """The broker's answer spread over lanes; None: it was not asked."""
-    key = ApiKey.ADD_PARTITIONS_TO_TXN
-    module: Any = load_payload_module(key, version, EntityType.response)
     codes: dict[Place, ErrorCode] = {
         (str(topic.name), int(entry.partition_index)): entry.partition_error_code
         for topic in (answer.results_by_topic_v3_and_below if answer is not None else ())
         for entry in topic.results_by_partition
     }
-    results = tuple(
-        module.AddPartitionsToTxnTopicResult(
-            name=topic.name,
-            results_by_partition=tuple(
-                module.AddPartitionsToTxnPartitionResult(
-                    partition_index=i32(entry.index),
-                    partition_error_code=entry.error
-                    or codes.get(entry.place or (str(topic.name), entry.index), UNKNOWN_PARTITION),
-                )
-                for entry in of_topic
-            ),
-        )
-        for topic, of_topic in zip(asked, by_topic(entries, len(asked)), strict=True)
-    )
-    if answer is not None:
-        return replace(answer, results_by_topic_v3_and_below=results)
-    return module.AddPartitionsToTxnResponse(
-        throttle_time=timedelta(0), results_by_topic_v3_and_below=results
-    )
+
+    def code_of_added(entry: Entry, topic: Any) -> ErrorCode:
+        place = entry.place or (str(topic.name), entry.index)
+        return entry.error or codes.get(place, UNKNOWN_PARTITION)
+
+    return answer_codes(request, answer, asked, entries, code_of_added)
 
 
 def relays_end_txn(_request: Request, context: Context) -> bool:
@@ -204,9 +176,7 @@ async def handle_txn_offset_commit(request: Request, wanted: Any, context: Conte
             pause_s, trusts_own = min(2 * pause_s, TURN_PAUSE_S_MAX), True
     finally:
         pushes.leave(writer)
-    for entry in entries:
-        entry.error = code
-    return request.answer_entity(_build(request.api_version, wanted, entries, {}, None))
+    return answer_codes(request, None, wanted.topics, entries, lambda _entry, _topic: code)
 
 
 def _is_overtaken(version: int, group: str, generation: int | None, context: Context) -> bool:
@@ -300,29 +270,9 @@ async def _commit(
             note_transaction(draft, context)
         held = commits if is_taken else earlier
         pushes.settle_push(draft.key, Push(writer, held[draft.place]))
-    return request.answer_entity(_build(request.api_version, wanted, entries, codes, answer))
+    return answer_codes(request, answer, wanted.topics, entries, partial(code_of, codes=codes))
 
 
 def _note(draft: Draft, commits: tuple[LaneCommit, ...], context: Context) -> str:
     seen = context.groups.concluded_epoch(draft.key, draft.state)
     return write_note(draft.view.topic_id, LaneNote(draft.state.stable_position, commits, seen))
-
-
-def _build(version: int, wanted: Any, entries: Sequence[Entry], codes: Codes, answer: Any) -> Any:
-    module: Any = load_payload_module(ApiKey.TXN_OFFSET_COMMIT, version, EntityType.response)
-    of_topics = by_topic(entries, len(wanted.topics))
-    topics = tuple(
-        module.TxnOffsetCommitResponseTopic(
-            name=topic.name,
-            partitions=tuple(
-                module.TxnOffsetCommitResponsePartition(
-                    partition_index=i32(entry.index), error_code=code_of(entry, topic, codes)
-                )
-                for entry in of_topic
-            ),
-        )
-        for topic, of_topic in zip(wanted.topics, of_topics, strict=True)
-    )
-    if answer is not None:
-        return replace(answer, topics=topics)
-    return module.TxnOffsetCommitResponse(throttle_time=timedelta(0), topics=topics)

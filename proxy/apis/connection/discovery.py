@@ -1,4 +1,4 @@
-"""FindCoordinator v0-6, DescribeCluster v0-2: brokers' addresses become keylane's.
+"""FindCoordinator v0-6, DescribeCluster v0-2, UnregisterBroker v0: brokers at keylane's addresses.
 
 Behaviour: every host and port that a client could connect to is replaced. librdkafka takes the
 coordinator's address from here, so a remaining one would lead it around keylane. Controllers
@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.places import show_brokers
-from keylane.proxy.apis.shared.relay import forward
+from keylane.proxy.apis.shared.relay import forward, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
@@ -64,6 +64,14 @@ async def handle_describe_cluster(request: Request, context: Context) -> Buffers
             controller_id=type(answer.controller_id)(controller_id),
         )
     )
+
+
+async def handle_unregister_broker(request: Request, context: Context) -> Buffers:
+    """Relay with the broker's own id; called among many nodes, where clients know other ids."""
+    wanted = request.decode()
+    broker_id = context.placement.real_id(int(wanted.broker_id))
+    changed = replace(wanted, broker_id=type(wanted.broker_id)(broker_id))
+    return await relay(request, context, changed)
 
 
 def _group_of(wanted: Any, key: str) -> str | None:

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.types import TopicName
 
 from keylane.errors import PatternUnreadable
 from keylane.proxy.apis.shared.context import Context
@@ -28,6 +26,7 @@ from keylane.proxy.apis.shared.lane_wishes import shows_lanes
 from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.request import Operation, Request
+from keylane.proxy.apis.shared.rights import topics_question
 from keylane.proxy.net.response_order import Buffers
 
 REASON: Final = (
@@ -124,14 +123,7 @@ async def _first_shown(topics: Sequence[str], context: Context) -> str | None:
     """
     if not topics:
         return None
-    answer = await context.ask(
-        MetadataRequest(
-            topics=tuple(MetadataRequestTopic(name=TopicName(name)) for name in topics),
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
-    )
+    answer = await context.ask(topics_question(*topics))
     shown = {str(topic.name) for topic in answer.topics if topic.error_code == 0}
     return next((name for name in topics if name in shown), None)
 

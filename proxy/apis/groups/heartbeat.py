@@ -30,14 +30,12 @@ from keylane.proxy.apis.commits.lane_offsets import NONE, fetch_committed, own_c
 from keylane.proxy.apis.commits.late_offsets import push_owed
 from keylane.proxy.apis.commits.pushes_sent import SentPushes
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.member_ids import FLEXIBLE_VERSIONS
+from keylane.proxy.apis.shared.member_ids import read_beat
 from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.commits.push_journal import Pushing
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.groups.group_names import Place
-from keylane.wire.header import ApiKey
-from keylane.wire.primitives import Reader
 
 log = logging.getLogger("keylane.offsets")
 
@@ -75,16 +73,6 @@ async def load_offsets(beat: Beat, context: Context) -> None:
         await context.groups.ready(beat.group)
     except KeylaneError as error:
         log.debug("offsets not loaded group=%s reason=%s", beat.group, error)
-
-
-def read_beat(request: Request) -> Beat:
-    """The member of a heartbeat. Raises: FrameInvalid."""
-    reader = Reader(
-        request.body, flexible=request.api_version >= FLEXIBLE_VERSIONS[ApiKey.HEARTBEAT]
-    )
-    group, generation_id, member_id = reader.string(), reader.int32(), reader.string()
-    instance_id = reader.nullable_string() if request.api_version >= 3 else None
-    return Beat(group, generation_id, member_id, instance_id)
 
 
 def _is_due(group: str, context: Context) -> bool:
@@ -133,19 +121,17 @@ async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
             continue
         sent = SentPushes(beat.group, context)
         await sent.repeat({place: Pushing(*states[place], at) for place, at, _ in offsets})
-        context.groups.check_ownership(beat.group)
-        try:
+        with sent.sending():
             answer = await context.ask(own_commit(beat, offsets))
-        except BaseException:
-            sent.note_lost()
-            raise
         answered = error_codes(answer)
         sent.note_repeated(answered)
         codes.update(answered.values())
         count += list(answered.values()).count(NONE)
     context.stats.offsets_refreshed += count
     shown = ",".join(sorted(code.name for code in codes - {NONE}))
-    log.debug("committed again group=%s offsets=%d errors=%s", beat.group, count, shown or "none")
+    log.debug(
+        "offsets committed again group=%s offsets=%d errors=%s", beat.group, count, shown or "none"
+    )
     return codes
 
 

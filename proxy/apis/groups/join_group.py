@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -47,7 +47,7 @@ from keylane.proxy.apis.shared.group_state import (
 from keylane.proxy.apis.shared.member_ids import note_joining, planned_group
 from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
-from keylane.proxy.apis.shared.request import SIZE, Operation, Request
+from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.groups.group_names import (
     NO_NAMES,
     Clash,
@@ -60,7 +60,6 @@ from keylane.proxy.groups.group_plans import Joined, JoinedMember, identity_of
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.group_members import (
-    JOIN_FLEXIBLE_VERSION,
     JoinAnswer,
     JoinRequest,
     MemberEntry,
@@ -95,18 +94,6 @@ class Asked:
         if not join.member_id and join.instance_id is None:
             return f"new {id(self)}"
         return identity_of(join.member_id, join.instance_id)
-
-
-class PhysicalNames(dict[str, str]):
-    """Return the broker's name of each name, looked up once."""
-
-    def __init__(self, context: Context) -> None:
-        super().__init__()
-        self._registry = context.registry
-
-    def __missing__(self, name: str) -> str:
-        found = self[name] = self._registry.physical_name(name)
-        return found
 
 
 def read_asked(request: Request) -> Asked | None:
@@ -173,7 +160,9 @@ def _judge(
         answer = read_join_answer(request.answer_body(frame), request.api_version)
     except FrameInvalid as error:
         # The client may be able to read it: its own assignor then decides.
-        log.warning("JoinGroup not read: relayed session_id=%s error=%s", context.session_id, error)
+        log.warning(
+            "JoinGroup not read: relayed session_id=%s reason=%s", context.session_id, error
+        )
         return (frame,)
     is_follower = answer.leader and not answer.members
     asked = None if answer.error_code != 0 or is_follower else find_asked()
@@ -186,7 +175,7 @@ def _judge(
 
 async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
     """Return the reason to refuse a member: `INCONSISTENT`, or `LATER` while it is unknown."""
-    names, physical = context.group_names, PhysicalNames(context).__getitem__
+    names, physical = context.group_names, cache(context.registry.physical_name)
     group = asked.join.group_id
     clash = own_clash(asked.names, physical)
     if clash is not None:
@@ -238,7 +227,7 @@ async def _learn_members(asked: Asked, context: Context) -> bool:
         for one in found.members
     }
     if found.state == STABLE:
-        physical = PhysicalNames(context).__getitem__
+        physical = cache(context.registry.physical_name)
         said = {key: shown_names(data, physical) for key, data in members.items()}
         names.note_members(group, said)
         return True
@@ -255,15 +244,14 @@ def _log_clash(group: str, member: str, clash: Clash, context: Context) -> None:
     if context.group_names.log_once(group, clash):
         log.warning(
             "member refused: its group reads the topic by another name group=%s member_id=%s "
-            "topic=%s running=%s refused=%s; %s",
+            "topic=%s running=%s refused=%s remedy=%s",
             group, member, clash.topic, clash.name, clash.other, REMEDY,
         )  # fmt: skip
 
 
 def _with_hidden_names(request: Request, join: JoinRequest, context: Context) -> bytes:
     """Return the request with the topics behind lane names added, in all protocols."""
-    flexible = request.api_version >= JOIN_FLEXIBLE_VERSION
-    physical = PhysicalNames(context).__getitem__
+    flexible, physical = request.is_flexible, cache(context.registry.physical_name)
     changed = [(span, add_hidden_names(span.data, physical)) for _, span in join.protocols]
     edits = [
         replace_bytes(span, data, flexible=flexible) for span, data in changed if data is not None
@@ -299,7 +287,7 @@ def _note_brokers(asked: Asked, context: Context) -> None:
     if names.log_once(join.group_id, Clash(topic, "", topic)):
         log.warning(
             "member refused: the broker deals out partitions in its group group=%s member_id=%s "
-            "topic=%s; stop the members with group.protocol=consumer that connect to brokers "
+            "topic=%s remedy=stop the members with group.protocol=consumer that connect to brokers "
             "directly, or give them another group id",
             join.group_id, identity_of(join.member_id, join.instance_id), topic,
         )  # fmt: skip
@@ -323,7 +311,7 @@ async def _leave(join: JoinRequest, member_id: str, context: Context) -> None:
     except KeylaneError as error:
         # The broker drops the member at its session time-out.
         log.info(
-            "member did not leave: its session times out group=%s error=%s", join.group_id, error
+            "member did not leave: its session times out group=%s reason=%s", join.group_id, error
         )
 
 
@@ -331,8 +319,7 @@ def _judge_leader(
     request: Request, frame: Frame, asked: Asked, answer: JoinAnswer, context: Context
 ) -> Buffers:
     """Return a leader's answer: members by their own names, without those that do not fit."""
-    flexible = request.api_version >= JOIN_FLEXIBLE_VERSION
-    physical = PhysicalNames(context).__getitem__
+    flexible, physical = request.is_flexible, cache(context.registry.physical_name)
     metadata: dict[str, bytes] = {}
     members: dict[str, Names] = {}
     edits = []
@@ -353,9 +340,7 @@ def _judge_leader(
     _note_planned(request, asked.join.group_id, answer, metadata, refused, context)
     if not edits:
         return (frame,)
-    body = splice(request.answer_body(frame), edits)
-    head = memoryview(frame)[SIZE.size : request.answer_position(frame)]
-    return (SIZE.pack(len(head) + len(body)), head.tobytes(), body)
+    return request.with_answer_body(frame, splice(request.answer_body(frame), edits))
 
 
 def _note_names(

@@ -15,13 +15,11 @@ Source: KIP-932; docs/decisions/028.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 from kio.static.primitive import i32
 
 from keylane.proxy.apis.shared.context import Context
@@ -29,10 +27,9 @@ from keylane.proxy.apis.shared.lane_wishes import (
     REFUSED,
     TopicTarget,
     find_target,
-    find_targets,
     lanes_text,
 )
-from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
+from keylane.proxy.apis.shared.refusals import RefusalReason, judged, refusal
 from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.net.response_order import Buffers
@@ -68,7 +65,7 @@ def _lane_name_text(name: str, context: Context) -> str:
 async def handle_alter_share_offsets(request: Request, context: Context) -> Buffers:
     """Set start offsets of partitions; the broker is asked always, since it judges the right."""
     wanted = request.decode()
-    targets = await find_targets((topic.topic_name for topic in wanted.topics), context)
+    targets = [await find_target(topic.topic_name, context) for topic in wanted.topics]
     if all(target.is_plain for target in targets):
         return await relay(request, context)
     refusals: list[dict[int, RefusalReason]] = []
@@ -108,7 +105,7 @@ async def _refused_offsets(
     else:
         refused = {i: reason for i in offsets if (reason := beyond(view, i, offsets))}
     code = await context.right_error(view, Operation.READ) if refused else 0
-    return dict.fromkeys(refused, RefusalReason(ErrorCode(code), None)) if code else refused
+    return dict.fromkeys(refused, RefusalReason(ErrorCode(code))) if code else refused
 
 
 def beyond(view: View, index: int, offsets: Mapping[int, int]) -> RefusalReason | None:
@@ -136,7 +133,7 @@ def _build_altered(
     refusals: list[dict[int, RefusalReason]],
     answer: Any,
 ) -> Any:
-    module = _module(request)
+    module = request.answer_module
     answered = {str(topic.topic_name): topic for topic in answer.responses}
     responses = []
     for topic, target, refused in zip(wanted.topics, targets, refusals, strict=True):
@@ -179,12 +176,15 @@ async def handle_describe_share_offsets(request: Request, context: Context) -> B
         return await relay(request, context)
     answer = await ask(request, replace(wanted, groups=tuple(groups)), context)
     found = {str(group.group_id): group for group in answer.groups}
+    of_topic = request.answer_module.DescribeShareGroupOffsetsResponseTopic
     shown = []
     for number, group in enumerate(wanted.groups):
         described = found.get(str(group.group_id))
         if described is not None and described.error_code == ErrorCode.none:
             lanes = [
-                await _refused_topic(request, topic, refused[number, place], context)
+                await _refuse_topic(
+                    of_topic, topic, refused[number, place], Operation.DESCRIBE, context
+                )
                 for place, topic in enumerate(group.topics or ())
                 if (number, place) in refused
             ]
@@ -194,11 +194,15 @@ async def handle_describe_share_offsets(request: Request, context: Context) -> B
     return request.answer_entity(replace(answer, groups=tuple(shown)))
 
 
-async def _refused_topic(
-    request: Request, topic: Any, target: TopicTarget, context: Context
+async def _refuse_topic(
+    of_topic: Any, topic: Any, target: TopicTarget, operation: Operation, context: Context
 ) -> Any:
-    of_topic = _module(request).DescribeShareGroupOffsetsResponseTopic
-    reason = await _lane_name_refusal(target, Operation.DESCRIBE, context)
+    """Return the answer entry of a lane name; topic: a kio entry of the request, or the name."""
+    view, reason = target.view, target.refusal
+    if view is not None:
+        text = LANE_NAME.format(name=view.name, topic=view.topic)
+        reason = await judged(RefusalReason(REFUSED, text), view, operation, context)
+    assert reason is not None, "a lane name has a view, or a reason why not"
     return refuse(of_topic, topic, *reason, topic_id=_id_of(target))
 
 
@@ -213,40 +217,15 @@ async def handle_delete_share_offsets(request: Request, context: Context) -> Buf
     answer = await ask(request, replace(wanted, topics=kept), context)
     if answer.error_code != ErrorCode.none:
         return request.answer_entity(answer)
+    of_topic = request.answer_module.DeleteShareGroupOffsetsResponseTopic
     lanes = [
-        await _refused_deletion(request, name, context)
-        for name in _unique(name for name in names if name in refused)
+        await _refuse_topic(
+            of_topic, name, await find_target(name, context), Operation.READ, context
+        )
+        for name in dict.fromkeys(name for name in names if name in refused)
     ]
     return request.answer_entity(replace(answer, responses=(*answer.responses, *lanes)))
 
 
-async def _refused_deletion(request: Request, name: str, context: Context) -> Any:
-    target = await find_target(name, context)
-    of_topic = _module(request).DeleteShareGroupOffsetsResponseTopic
-    reason = await _lane_name_refusal(target, Operation.READ, context)
-    return refuse(of_topic, name, *reason, topic_id=_id_of(target))
-
-
-async def _lane_name_refusal(
-    target: TopicTarget, operation: Operation, context: Context
-) -> RefusalReason:
-    view = target.view
-    if view is None:
-        assert target.refusal is not None, "a lane name has a view, or a reason why not"
-        return target.refusal
-    code = await context.right_error(view, operation)
-    if code:
-        return RefusalReason(ErrorCode(code), None)
-    return RefusalReason(REFUSED, LANE_NAME.format(name=view.name, topic=view.topic))
-
-
 def _id_of(target: TopicTarget) -> Any:
     return None if target.view is None else target.view.view_id
-
-
-def _unique(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
-
-
-def _module(request: Request) -> Any:
-    return load_payload_module(request.api_key, request.api_version, EntityType.response)

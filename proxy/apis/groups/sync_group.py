@@ -47,7 +47,7 @@ from keylane.assignor.sticky import plan_sticky
 from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.apis.commits.steps_back import note_given
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.member_ids import note_syncing, planned_group, read_member
+from keylane.proxy.apis.shared.member_ids import note_syncing, planned_group, read_beat
 from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
@@ -109,10 +109,10 @@ def look_sync_group(request: Request, context: Context) -> Handler | None:
 def is_left_out(request: Request, context: Context) -> bool:
     """Return whether the member goes by other names of topics than its group."""
     try:
-        group, _, member_id = read_member(request)
+        member = read_beat(request)
     except FrameInvalid:
         return False  # the broker refuses it
-    return context.group_names.is_refused(group, member_id)
+    return context.group_names.is_refused(member.group, member.member_id)
 
 
 async def refuse_left_out(request: Request, context: Context) -> Buffers:
@@ -229,13 +229,9 @@ def make_deal(
         previous=context.generations.planned(group),
         loners=frozenset(
             one.member_id
-            for one in joined.members
-            if not context.switches.allows_individual_commit(client_of(one))
-        )
-        | frozenset(
-            one.member_id
             for one, said in zip(joined.members, subscriptions, strict=True)
-            if not read_allow_key_share(said.user_data)
+            if not context.switches.allows_individual_commit(client_of(one))
+            or not read_allow_key_share(said.user_data)
         ),
     )
 

@@ -14,12 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
-
-from kio.static.primitive import i32, i64
+from typing import Final
 
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.lane_wishes import REFUSED, LaneWishes, find_targets, lanes_text
+from keylane.proxy.apis.shared.lane_wishes import REFUSED, find_wishes, lanes_text, wished_topics
 from keylane.proxy.apis.shared.refusals import RefusalReason
 from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Operation, Request
@@ -32,18 +30,19 @@ HIGH_WATERMARK: Final = -1
 async def handle_delete_records(request: Request, context: Context) -> Buffers:
     """Cut partitions whose lanes are all named; refuse the rest of the lanes."""
     wanted = request.decode()
-    targets = await find_targets((topic.name for topic in wanted.topics), context)
-    if all(target.is_plain for target in targets):
+    offsets = [
+        (topic, [(int(e.partition_index), int(e.offset)) for e in topic.partitions])
+        for topic in wanted.topics
+    ]
+    wishes = await find_wishes(offsets, lowest_offset, context)
+    if wishes is None:
         return await relay(request, context)
-    wishes = LaneWishes(lowest_offset)
-    for target, topic in zip(targets, wanted.topics, strict=True):
-        wishes.add(target, ((int(e.partition_index), int(e.offset)) for e in topic.partitions))
-    asked = wishes.settle()
+    asked = wished_topics(wanted.topics, wishes.settle())
     await wishes.judge(Operation.DELETE, context)
     wishes.log_refusals("DeleteRecords", context)
     answer = None
     if asked:
-        answer = await ask(request, replace(wanted, topics=_topics(wanted, asked)), context)
+        answer = await ask(request, replace(wanted, topics=asked), context)
     return request.answer_entity(wishes.answer(request, answer))
 
 
@@ -59,19 +58,3 @@ def lowest_offset(view: View, partition: int, offsets: Mapping[int, int]) -> int
         )
     return min((each for each in offsets.values() if each != HIGH_WATERMARK),
                default=HIGH_WATERMARK)  # fmt: skip
-
-
-def _topics(wanted: Any, asked: Mapping[str, Mapping[int, int]]) -> tuple[Any, ...]:
-    of_topic = wanted.topics[0]
-    of_partition = next(topic.partitions[0] for topic in wanted.topics if topic.partitions)
-    return tuple(
-        replace(
-            of_topic,
-            name=type(of_topic.name)(name),
-            partitions=tuple(
-                replace(of_partition, partition_index=i32(partition), offset=i64(offset))
-                for partition, offset in offsets.items()
-            ),
-        )
-        for name, offsets in asked.items()
-    )

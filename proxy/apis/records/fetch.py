@@ -32,7 +32,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.endpoints import with_own_endpoints
+from keylane.proxy.apis.shared.places import with_own_endpoints
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.apis.shared.views import are_plain, find_shared, unresolved_lanes
@@ -70,10 +70,8 @@ class FetchPlan:
     plain: list[FetchTopic] = field(default_factory=list)
     """Topics that the broker answers."""
     lanes: list[LaneFetch] = field(default_factory=list)
-    answered: list[tuple[FetchTopic, list[FetchAnswer | int]]] = field(default_factory=list)
+    answered: list[tuple[FetchTopic, View, list[FetchAnswer | int]]] = field(default_factory=list)
     """Lane topics: per partition its answer if it is known, else its place in `lanes`."""
-    views: list[View] = field(default_factory=list)
-    """One per entry of `answered`."""
 
 
 def look_fetch(request: Request, context: Context) -> Handler | None:
@@ -126,8 +124,7 @@ async def plan_fetch(
         if hidden is not None:
             # Relayed to a broker that learns of the topic now, it would bring whole partitions.
             refused = [_refused(e.partition, hidden.error_code) for e in topic.partitions]
-            plan.answered.append((topic, list(refused)))
-            plan.views.append(hidden)
+            plan.answered.append((topic, hidden, list(refused)))
             continue
         if view is None:
             plan.plain.append(topic)
@@ -149,8 +146,7 @@ async def plan_fetch(
             else:
                 places.append(len(plan.lanes))
                 plan.lanes.append(_lane_fetch(entry, view, codec, chosen_name))
-        plan.answered.append((topic, places))
-        plan.views.append(view)
+        plan.answered.append((topic, view, places))
     return plan
 
 
@@ -158,7 +154,7 @@ def _note_fetched(plan: FetchPlan, client_id: str, context: Context) -> None:
     """Note the positions of a client that was given lanes just now (see `steps_back`)."""
     if client_id not in context.gained_lanes.by_client:
         return
-    for (topic, _), view in zip(plan.answered, plan.views, strict=True):
+    for topic, view, _ in plan.answered:
         positions = ((entry.partition, entry.fetch_offset) for entry in topic.partitions)
         context.gained_lanes.note_fetched(client_id, view.name, positions)
 
@@ -190,7 +186,7 @@ def build_lane_topics(plan: FetchPlan, lanes: Sequence[LaneAnswer]) -> tuple[Fet
                 for entry, place in zip(topic.partitions, places, strict=True)
             ),
         )
-        for topic, places in plan.answered
+        for topic, _, places in plan.answered
     )
 
 
@@ -207,7 +203,7 @@ async def _refuse_revoked(plan: FetchPlan, context: Context) -> None:
 
     A client that was given other ranges meanwhile asks again, for those.
     """
-    for number, ((topic, places), view) in enumerate(zip(plan.answered, plan.views, strict=True)):
+    for number, (topic, view, places) in enumerate(plan.answered):
         if not any(isinstance(place, int) for place in places):
             continue  # it has no records
         error_code = await context.fetch_error(view)
@@ -215,7 +211,7 @@ async def _refuse_revoked(plan: FetchPlan, context: Context) -> None:
             error_code = ErrorCode.not_leader_or_follower
         if error_code:
             refused = [_refused(entry.partition, error_code) for entry in topic.partitions]
-            plan.answered[number] = topic, list(refused)
+            plan.answered[number] = topic, view, list(refused)
 
 
 async def _fetch_mixed(

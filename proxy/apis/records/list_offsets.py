@@ -12,26 +12,19 @@ Source: protocol guide, ListOffsets; KIP-101, KIP-320 (epochs), KIP-734 (max tim
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
-from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import check_partitions
-from keylane.proxy.apis.shared.physical import PhysicalRounds
-from keylane.proxy.apis.shared.relay import absent_lanes, ask_rounds, relay
+from keylane.proxy.apis.shared.refusals import with_results
+from keylane.proxy.apis.shared.relay import PhysicalRounds, ask_rounds, relay
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.commits.log_ends import EARLIEST, LATEST
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
-from keylane.wire.header import ApiKey
-
-THROTTLE_VERSION: Final = 2
 
 
 async def handle_list_offsets(request: Request, context: Context) -> Buffers:
@@ -44,12 +37,19 @@ async def handle_list_offsets(request: Request, context: Context) -> Buffers:
     rounds = PhysicalRounds()
     known: list[dict[int, Any]] = []
     for topic, view in zip(wanted.topics, views, strict=True):
-        fresh = await _own_answers(request.api_version, wanted, topic, view, context)
+        fresh = await _own_answers(request, topic, view, context)
         known.append(fresh)
         asked = [entry for entry in topic.partitions if int(entry.partition_index) not in fresh]
         rounds.add_topic(topic, view, asked)
     answered = await ask_rounds(request, wanted, rounds, context)
-    return request.answer_entity(_build(request.api_version, wanted, known, rounds, answered))
+    topics = []
+    for topic, fresh, entries in zip(wanted.topics, known, rounds.answers(answered), strict=True):
+        found = fresh | {int(entry.partition_index): entry for entry in entries}
+        indexes = (int(entry.partition_index) for entry in topic.partitions)
+        partitions = tuple(found[index] for index in indexes if index in found)
+        of_topic = request.answer_module.ListOffsetsTopicResponse
+        topics.append(of_topic(name=topic.name, partitions=partitions))
+    return request.answer_entity(with_results(request, next(iter(answered), None), topics))
 
 
 async def handle_offset_for_leader_epoch(request: Request, context: Context) -> Buffers:
@@ -59,7 +59,7 @@ async def handle_offset_for_leader_epoch(request: Request, context: Context) -> 
     views = [await context.find_view(topic.topic) for topic in wanted.topics]
     if not any(views):
         return await relay(request, context)
-    module: Any = load_payload_module(request.api_key, request.api_version, EntityType.response)
+    module = request.answer_module
     rounds = PhysicalRounds(index_field="partition", name_field="topic")
     unknown: list[dict[int, Any]] = []
     for topic, view in zip(wanted.topics, views, strict=True):
@@ -73,18 +73,14 @@ async def handle_offset_for_leader_epoch(request: Request, context: Context) -> 
             topic, view, [e for e in topic.partitions if int(e.partition) not in absent]
         )
     answered = await ask_rounds(request, wanted, rounds, context)
-    topics = []
-    for topic, absent, (answer, entries) in zip(
-        wanted.topics, unknown, rounds.answers(answered), strict=True
-    ):
-        if answer is None:
-            answer = module.OffsetForLeaderTopicResult(topic=topic.topic, partitions=())
-        topics.append(replace(answer, partitions=(*entries, *absent.values())))
-    if answered:
-        return request.answer_entity(replace(answered[0], topics=tuple(topics)))
-    return request.answer_entity(
-        module.OffsetForLeaderEpochResponse(throttle_time=timedelta(0), topics=tuple(topics))
+    found = rounds.answers(answered)
+    topics = (
+        module.OffsetForLeaderTopicResult(
+            topic=topic.topic, partitions=(*entries, *absent.values())
+        )
+        for topic, absent, entries in zip(wanted.topics, unknown, found, strict=True)
     )
+    return request.answer_entity(with_results(request, next(iter(answered), None), topics))
 
 
 async def _refusals(
@@ -96,23 +92,22 @@ async def _refusals(
     code = await context.right_error(view, Operation.DESCRIBE)
     if code:
         return dict.fromkeys(indexes, ErrorCode(code))
-    return dict.fromkeys(absent_lanes(view, indexes), ErrorCode.unknown_topic_or_partition)
+    absent = [index for index in indexes if view.error_of(index)]
+    return dict.fromkeys(absent, ErrorCode.unknown_topic_or_partition)
 
 
 async def _own_answers(
-    api_version: int, wanted: Any, topic: Any, view: View | None, context: Context
+    request: Request, topic: Any, view: View | None, context: Context
 ) -> dict[int, Any]:
     """Return answers by lane index that are known without asking and are allowed."""
     fresh: dict[int, Any] = {}
     if view is None:
         return fresh
-    module: Any = load_payload_module(ApiKey.LIST_OFFSETS, api_version, EntityType.response)
-    isolation_level = int(getattr(wanted, "isolation_level", 0))
+    of_partition = request.answer_module.ListOffsetsPartitionResponse
+    isolation_level = int(getattr(request.decode(), "isolation_level", 0))
     indexes = [int(entry.partition_index) for entry in topic.partitions]
     for index, code in (await _refusals(view, indexes, context)).items():
-        fresh[index] = module.ListOffsetsPartitionResponse(
-            partition_index=i32(index), error_code=code
-        )
+        fresh[index] = of_partition(partition_index=i32(index), error_code=code)
     for entry in topic.partitions:
         index = int(entry.partition_index)
         if index in fresh or int(entry.timestamp) not in (LATEST, EARLIEST):
@@ -120,37 +115,10 @@ async def _own_answers(
         ends = context.log_end(view, view.partition_of(index), isolation_level)
         if ends is not None:
             offset = ends[0] if int(entry.timestamp) == LATEST else ends[1]
-            fresh[index] = module.ListOffsetsPartitionResponse(
+            fresh[index] = of_partition(
                 partition_index=i32(index),
                 error_code=ErrorCode.none,
                 timestamp=i64(-1),
                 offset=i64(offset),
             )
     return fresh
-
-
-def _build(
-    api_version: int,
-    wanted: Any,
-    known: list[dict[int, Any]],
-    rounds: PhysicalRounds,
-    answered: list[Any],
-) -> Any:
-    module: Any = load_payload_module(ApiKey.LIST_OFFSETS, api_version, EntityType.response)
-    topics = []
-    for topic, fresh, (answer, entries) in zip(
-        wanted.topics, known, rounds.answers(answered), strict=True
-    ):
-        found = fresh | {int(entry.partition_index): entry for entry in entries}
-        partitions = tuple(
-            found[int(entry.partition_index)]
-            for entry in topic.partitions
-            if int(entry.partition_index) in found
-        )
-        if answer is None:
-            answer = module.ListOffsetsTopicResponse(name=topic.name, partitions=())
-        topics.append(replace(answer, partitions=partitions))
-    if answered:
-        return replace(answered[0], topics=tuple(topics))
-    changes = {} if api_version < THROTTLE_VERSION else {"throttle_time": timedelta(0)}
-    return module.ListOffsetsResponse(topics=tuple(topics), **changes)

@@ -25,8 +25,8 @@ from keylane.errors import BatchCorrupt, FrameInvalid
 from keylane.producers.resequence import resequence
 from keylane.producers.sequence import UNKNOWN_PRODUCER_LOG_START, SequencedBatch
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.endpoints import show_endpoints, with_own_endpoints
-from keylane.proxy.apis.shared.own_topics import names_own, refused_topics
+from keylane.proxy.apis.shared.own_names import names_own, refused_topics
+from keylane.proxy.apis.shared.places import show_endpoints, with_own_endpoints
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.apis.shared.views import are_plain, find_view
@@ -103,7 +103,7 @@ async def handle_produce(request: Request, context: Context, wanted: ProduceRequ
         one = renumber(one, batches, under_way.refused, context)
         if not one.request.topics:
             continue
-        frame = _frame(request, one.request)
+        frame = request.with_buffers(write_produce_request(one.request))
         if wanted.acks == NO_ACKS:
             context.send_unanswered(frame)
             continue
@@ -282,10 +282,6 @@ def _header(entry: ProducePartition) -> BatchHeader | None:
     except BatchCorrupt:
         return None
     return found[0] if found is not None else None
-
-
-def _frame(request: Request, upstream: ProduceRequest) -> Buffers:
-    return request.with_buffers(write_produce_request(upstream))
 
 
 async def _relay(request: Request, wanted: ProduceRequest, context: Context) -> Buffers:

@@ -15,18 +15,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from kio.static.primitive import i32
-
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import (
-    LaneWishes,
-    any_lane,
-    find_target,
-    find_targets,
-    lanes_of,
-    shows_lanes,
+    find_numbers,
+    show_answer,
+    show_numbers,
+    wished_topics,
 )
-from keylane.proxy.apis.shared.relay import ask, forward, relay
+from keylane.proxy.apis.shared.relay import ask, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 
@@ -34,19 +30,10 @@ from keylane.proxy.net.response_order import Buffers
 async def handle_describe_producers(request: Request, context: Context) -> Buffers:
     """Ask for partitions, answer for lanes."""
     wanted = request.decode()
-    targets = await find_targets((topic.name for topic in wanted.topics), context)
-    if all(target.is_plain for target in targets):
+    wishes = await find_numbers(wanted.topics, context)
+    if wishes is None:
         return await relay(request, context)
-    wishes: LaneWishes[None] = LaneWishes(any_lane)
-    for target, topic in zip(targets, wanted.topics, strict=True):
-        wishes.add(target, ((int(index), None) for index in topic.partition_indexes))
-    of_topic = wanted.topics[0]
-    topics = tuple(
-        replace(
-            of_topic, name=type(of_topic.name)(name), partition_indexes=tuple(map(i32, partitions))
-        )
-        for name, partitions in wishes.settle().items()
-    )
+    topics = wished_topics(wanted.topics, wishes.settle())
     answer = None
     if topics:
         answer = await ask(request, replace(wanted, topics=topics), context)
@@ -55,20 +42,12 @@ async def handle_describe_producers(request: Request, context: Context) -> Buffe
 
 async def handle_describe_transactions(request: Request, context: Context) -> Buffers:
     """Show the partitions of transactions as the lanes that clients know."""
-    if not shows_lanes(context):
-        return await relay(request, context)
-    frame = await forward(request, context)
-    answer = request.decode_answer(frame)
-    states = tuple([await _in_lanes(state, context) for state in answer.transaction_states])
-    if states == tuple(answer.transaction_states):
-        return (frame,)
-    return request.answer_entity(replace(answer, transaction_states=states))
+    return await show_answer(request, context, _present)
 
 
-async def _in_lanes(state: Any, context: Context) -> Any:
-    topics = []
-    for topic in state.topics:
-        view = (await find_target(topic.topic, context)).view
-        lanes = topic.partitions if view is None else lanes_of(topic.partitions, view)
-        topics.append(replace(topic, partitions=tuple(map(i32, lanes))))
-    return replace(state, topics=tuple(topics))
+async def _present(answer: Any, context: Context) -> Any:
+    states = [
+        replace(state, topics=await show_numbers(state.topics, context))
+        for state in answer.transaction_states
+    ]
+    return replace(answer, transaction_states=tuple(states))

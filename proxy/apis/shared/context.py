@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -12,18 +13,37 @@ from kio.schema.metadata.v12.request import MetadataRequest as MetadataRequest12
 from kio.schema.metadata.v12.request import MetadataRequestTopic as MetadataRequestTopic12
 from kio.schema.types import TopicName
 
+from keylane.config.node import ProxyConfig
 from keylane.errors import TopicNotReady
 from keylane.journal.owned import PreparedLock
-from keylane.proxy.apis.shared.parts import Shared
+from keylane.producers.sequence import SequenceMap
 from keylane.proxy.apis.shared.request import Operation
-from keylane.proxy.apis.shared.rights import GroupRights, TopicRights
+from keylane.proxy.apis.shared.rights import ClientRights
+from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.commits.group_states import GroupStates
-from keylane.proxy.groups.gained_lanes import MemberLanes
+from keylane.proxy.commits.refreshes import Refreshes
+from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes
+from keylane.proxy.groups.group_names import GroupNames
+from keylane.proxy.groups.group_plans import Generations
+from keylane.proxy.groups.patterns import SubscribedPatterns
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
+from keylane.proxy.lanes.fetcher import LaneFetcher
+from keylane.proxy.net.admission import Admission
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.net.security.login_watch import LoginWatch
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.runtime.turns import Turns
+from keylane.proxy.scans.loads import LaneLoads
+from keylane.proxy.topics.handover import forget_gained
+from keylane.proxy.topics.node_values import Membership
+from keylane.proxy.topics.pattern_turns import PatternTurns
+from keylane.proxy.topics.placement import Placement
+from keylane.proxy.topics.range_table import RangeTableHolder
+from keylane.proxy.topics.range_views import RangeViews
 from keylane.proxy.topics.registry import PhysicalTopic, TopicRegistry
+from keylane.proxy.topics.switches import SwitchBoard
 from keylane.proxy.topics.view import View
 
 REFUSED_BY_BROKER: Final = (
@@ -37,6 +57,59 @@ HIDDEN_MAX: Final = 1_000
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
 FETCH_RIGHT_S: Final = 10.0
 """A broker that has not said by then whether the client may read is looked for anew."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Shared:
+    """Parts that all sessions of a proxy use."""
+
+    config: ProxyConfig
+    cluster: Cluster
+    fetcher: LaneFetcher
+    groups: GroupOffsets
+    """Offsets of groups on lanes."""
+    loads: LaneLoads
+    stats: ProxyStats
+    admission: Admission
+    switches: SwitchBoard
+    clock: Callable[[], float]
+    generations: Generations = field(default_factory=Generations)
+    sequences: SequenceMap = field(default_factory=SequenceMap)
+    group_names: GroupNames = field(default_factory=GroupNames)
+    """By which names the members of groups mean their topics."""
+    assignments: RangeTableHolder = field(default_factory=RangeTableHolder)
+    """Key ranges that client ids were given without a group."""
+    range_views: RangeViews = field(init=False)
+    """Views that these client ids have of topics."""
+    gained_lanes: GainedLanes = field(default_factory=GainedLanes)
+    """Lanes that are new to their members, of all connections."""
+    refreshes: Refreshes = field(init=False)
+    """Time when stable offsets of groups are committed again."""
+    patterns: SubscribedPatterns = field(default_factory=SubscribedPatterns)
+    """Of KIP-848 members."""
+    pattern_turns: PatternTurns = field(init=False)
+    turns: Turns = field(default_factory=Turns)
+    addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Addresses at which clients reach brokers through keylane, by broker id."""
+    bootstrap: tuple[str, int] = ("", 0)
+    placement: Placement = field(default_factory=Placement)
+    """The nodes that clients are sent to; the default is the lone node's."""
+
+    def __post_init__(self) -> None:
+        """One cache of views for all sessions, one clock for all groups."""
+        self.refreshes = Refreshes(self.config.offsets_refresh_s)
+        self.range_views = RangeViews(self.assignments)
+        self.pattern_turns = PatternTurns(self.patterns)
+
+    def update_nodes(self, membership: Membership) -> None:
+        """Go by the nodes' agreement: places, rules, and the node that numbered a producer."""
+        placement, cluster = self.placement, self.cluster
+        assert placement.number is not None, "called among many nodes only"
+        before = placement.update(membership)
+        number = placement.number
+        self.group_names.forget_where(lambda group: placement.node_of_group(group) != number)
+        cluster.update_nodes(placement.number, membership)
+        forget_gained(self.sequences, cluster.registry, cluster.leaders, before, placement)
 
 
 class Connection(Protocol):
@@ -108,8 +181,7 @@ class Context:
         self._turns = turns = shared.turns
         self.in_thread, self.in_turn, self.pause = turns.in_thread, turns.in_turn, turns.pause
         ttl_s = self.config.authorization_ttl_s
-        self._rights = TopicRights(connection.ask, ttl_s=ttl_s, clock=shared.clock)
-        self._group_rights = GroupRights(connection.ask, ttl_s=ttl_s, clock=shared.clock)
+        self._rights = ClientRights(connection.ask, ttl_s=ttl_s, clock=shared.clock)
         self.is_librdkafka = False
         """The client said so in ApiVersions (KIP-511)."""
         self.gained_lanes = shared.gained_lanes
@@ -220,7 +292,7 @@ class Context:
 
         The client looks for the leader then, which may be another broker by now.
         """
-        known = self._rights.known_error(view, Operation.READ)
+        known = self._rights.known_topic_error(view, Operation.READ)
         if known is not None:
             return known
         try:
@@ -233,7 +305,7 @@ class Context:
 
         Remembered for `authorization_ttl_s`.
         """
-        return await self._rights.error(view, operation)
+        return await self._rights.topic_error(view, operation)
 
     async def group_error(self, group: str, operation: Operation) -> int:
         """Return GROUP_AUTHORIZATION_FAILED if the group is refused to the principal, else 0.
@@ -241,7 +313,7 @@ class Context:
         The broker has the last word with the request itself. This one comes before all that others
         could notice: the group's lock, names and patterns.
         """
-        return await self._group_rights.error(group, operation)
+        return await self._rights.group_error(group, operation)
 
     def hold(self, group: str) -> AbstractAsyncContextManager[None]:
         """The group's lock (`GroupStates.lock`), while the client's broker is not too slow."""
@@ -280,10 +352,6 @@ class Context:
             now_s=self.clock(),
             age_s_max=self.config.offsets_age_ms_max / 1000,
         )
-
-    async def log_start(self, view: View, partition: int) -> int:
-        """The partition's first offset. Raises: UpstreamLost."""
-        return await self.groups.log_start(view, partition)
 
 
 def _question(

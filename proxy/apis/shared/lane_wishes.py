@@ -7,20 +7,23 @@ topic whose name means lanes is translated or refused, also while the broker doe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any, Final, Generic, TypeVar
 
-from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
+from kio.static.primitive import i32
 
 from keylane.errors import ConfigInvalid
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import check_entries
-from keylane.proxy.apis.shared.refusals import RefusalReason
+from keylane.proxy.apis.shared.refusals import RefusalReason, with_results
+from keylane.proxy.apis.shared.relay import forward, relay
 from keylane.proxy.apis.shared.request import Operation, Request
+from keylane.proxy.apis.shared.rights import topics_question
+from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 from keylane.wire.refused import refuse, results_of
 
@@ -29,6 +32,7 @@ log = logging.getLogger("keylane.admin")
 REFUSED: Final = ErrorCode.policy_violation
 """Error of a well-formed request that a policy refuses (KIP-108, KIP-133)."""
 Wish = TypeVar("Wish")
+Decide = Callable[[View, int, Mapping[int, Wish]], Wish | RefusalReason]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +73,12 @@ async def find_target(name: str, context: Context) -> TopicTarget:
         )
     if view is not None:
         return TopicTarget(name, view)
-    return TopicTarget(name, refusal=RefusalReason(await _code_of(name, context), None))
-
-
-async def find_targets(names: Iterable[str], context: Context) -> list[TopicTarget]:
-    """Return the targets of names, as `find_target` does."""
-    return [await find_target(str(name), context) for name in names]
+    return TopicTarget(name, refusal=RefusalReason(await _code_of(name, context)))
 
 
 async def _code_of(name: str, context: Context) -> ErrorCode:
     """Return the code by which the broker hides the topic of a lane name from this client."""
-    answer = await context.ask(
-        MetadataRequest(
-            topics=(MetadataRequestTopic(name=TopicName(context.registry.physical_name(name))),),
-            allow_auto_topic_creation=False,
-            include_cluster_authorized_operations=False,
-            include_topic_authorized_operations=False,
-        )
-    )
+    answer = await context.ask(topics_question(context.registry.physical_name(name)))
     code: ErrorCode = answer.topics[0].error_code if answer.topics else ErrorCode.none
     return ErrorCode.unknown_topic_or_partition if code == ErrorCode.none else code
 
@@ -100,20 +92,66 @@ def lanes_text(view: View) -> str:
     )
 
 
-def show_lanes(entries: Iterable[Any], view: View, index_field: str) -> tuple[Any, ...]:
+async def show_answer(
+    request: Request, context: Context, show: Callable[[Any, Context], Awaitable[Any]]
+) -> Buffers:
+    """Relay a request and return its answer as `show` changes it; the bytes, where it does not."""
+    if not shows_lanes(context):
+        return await relay(request, context)
+    frame = await forward(request, context)
+    answer = request.decode_answer(frame)
+    shown = await show(answer, context)
+    return (frame,) if shown == answer else request.answer_entity(shown)
+
+
+async def show_topic(topic: Any, context: Context) -> Any:
+    """Return a kio topic entry with lanes for partitions, where its own name means lanes."""
+    entries, _ = results_of(type(topic))
+    view = (await find_target(_name_of(topic), context)).view
+    if view is None:
+        return topic
+    return replace(topic, **{entries: show_lanes(getattr(topic, entries), view)})
+
+
+async def show_numbers(
+    topics: Iterable[Any], context: Context, name_field: str = "topic"
+) -> tuple[Any, ...]:
+    """Return kio topic entries that number partitions, with lanes where their own name means them.
+
+    name_field: the topic's name in the API.
+    """
+    shown = []
+    for topic in topics:
+        view = (await find_target(getattr(topic, name_field), context)).view
+        lanes = topic.partitions if view is None else lanes_of(topic.partitions, view)
+        shown.append(replace(topic, partitions=tuple(map(i32, lanes))))
+    return tuple(shown)
+
+
+def show_lanes(entries: Iterable[Any], view: View) -> tuple[Any, ...]:
     """Return kio entries of partitions, each once per lane, in the order of lane indexes."""
     layout = view.layout
-    known = [each for each in entries if _has_lanes(getattr(each, index_field), view)]
+    known = [each for each in entries if _has_lanes(index_of(each), view)]
     return tuple(
-        with_index(entry, lane * layout.partition_count + getattr(entry, index_field), index_field)
+        with_index(entry, lane * layout.partition_count + index_of(entry))
         for lane in range(layout.lane_count)
         for entry in known
     )
 
 
-def with_index(entry: Any, index: int, index_field: str) -> Any:
+def index_of(entry: Any) -> int:
+    """Return the partition of a kio entry, which every API has in its first field."""
+    return int(getattr(entry, fields(entry)[0].name))
+
+
+def with_index(entry: Any, index: int) -> Any:
     """Return a kio entry under another index."""
+    index_field = fields(entry)[0].name
     return replace(entry, **{index_field: type(getattr(entry, index_field))(index)})
+
+
+def _name_of(topic: Any) -> str:
+    return str(getattr(topic, fields(topic)[0].name))
 
 
 def lanes_of(partitions: Iterable[int], view: View) -> tuple[int, ...]:
@@ -158,9 +196,7 @@ class LaneWishes(Generic[Wish]):
     `decide` makes the wish for a partition out of those for its lanes, or refuses them.
     """
 
-    def __init__(
-        self, decide: Callable[[View, int, Mapping[int, Wish]], Wish | RefusalReason]
-    ) -> None:
+    def __init__(self, decide: Decide[Wish]) -> None:
         self._decide = decide
         self._asked: list[_WantedTopic[Wish]] = []
         self._count = 0
@@ -223,18 +259,14 @@ class LaneWishes(Generic[Wish]):
 
     def answer(self, request: Request, answer: Any) -> Any:
         """Return the kio answer with a result for each named index; None: nothing was asked."""
-        response = load_response_schema(request.api_key, request.api_version)
-        place, of_topic = results_of(response)
+        place, of_topic = results_of(request.answer_type)
         entries, of_entry = results_of(of_topic)
-        name, index = (fields(one)[0].name for one in (of_topic, of_entry))
-        if answer is None:
-            answer = refuse(response, replace(request.decode(), topics=()), ErrorCode.none)
-        found = by_place(getattr(answer, place), name, entries, index)
-        results = tuple(
-            of_topic(**{name: target.name, entries: shown})
-            for target, shown in self.answers(found, of_entry, index)
+        found = by_place(() if answer is None else getattr(answer, place))
+        results = (
+            of_topic(**{fields(of_topic)[0].name: target.name, entries: shown})
+            for target, shown in self.answers(found, of_entry)
         )
-        return replace(answer, **{place: results})
+        return with_results(request, answer, results)
 
     async def judge(self, operation: Operation, context: Context) -> None:
         """Put the broker's error before keylane's: a client without the right learns no more."""
@@ -244,8 +276,7 @@ class LaneWishes(Generic[Wish]):
                 continue
             code = await context.right_error(view, operation)
             if code:
-                denied = RefusalReason(ErrorCode(code), None)
-                asked.refusals = dict.fromkeys(asked.refusals, denied)
+                asked.refusals = dict.fromkeys(asked.refusals, RefusalReason(ErrorCode(code)))
 
     def log_refusals(self, api: str, context: Context) -> None:
         """Log refusals where the answer has no room for a reason: once per topic."""
@@ -253,17 +284,14 @@ class LaneWishes(Generic[Wish]):
             for refusal in asked.refusals.values():
                 if refusal.message is not None:
                     log.warning(
-                        "%s entry refused topic=%s indexes=%d session_id=%s reason=%s",
+                        "entry refused api=%s topic=%s indexes=%d session_id=%s reason=%s",
                         api, asked.target.name, len(asked.refusals), context.session_id,
                         refusal.message,
                     )  # fmt: skip
                     break
 
     def answers(
-        self,
-        found: Mapping[tuple[str, int], Any],
-        of_entry: Any = None,
-        index_field: str = "partition_index",
+        self, found: Mapping[tuple[str, int], Any], of_entry: Any = None
     ) -> list[tuple[TopicTarget, tuple[Any, ...]]]:
         """Return per topic of the request an entry per named index.
 
@@ -279,7 +307,7 @@ class LaneWishes(Generic[Wish]):
                     if of_entry is not None:
                         entries.append(refuse(of_entry, index, *asked.refusals[index]))
                 elif entry is not None:
-                    entries.append(with_index(entry, index, index_field))
+                    entries.append(with_index(entry, index))
             results.append((asked.target, tuple(entries)))
         return results
 
@@ -293,12 +321,70 @@ def _refusal_of(target: TopicTarget, index: int) -> RefusalReason | None:
     )
 
 
-def by_place(
-    topics: Sequence[Any], name_field: str, entries_field: str, index_field: str
-) -> dict[tuple[str, int], Any]:
+def by_place(topics: Iterable[Any]) -> dict[tuple[str, int], Any]:
     """Return kio entries of an answer by topic and partition."""
     return {
-        (str(getattr(topic, name_field)), int(getattr(entry, index_field))): entry
+        (_name_of(topic), index_of(entry)): entry
         for topic in topics
-        for entry in getattr(topic, entries_field)
+        for entry in getattr(topic, results_of(type(topic))[0])
     }
+
+
+async def find_wishes(
+    asked: Sequence[tuple[Any, Iterable[tuple[int, Wish]]]],
+    decide: Decide[Wish],
+    context: Context,
+    *,
+    also_plain: bool = False,
+) -> LaneWishes[Wish] | None:
+    """Return the wishes of kio topic entries, each with its own by index; None: all are plain.
+
+    also_plain: then as well, to change something else about them.
+    """
+    targets = [await find_target(_name_of(topic), context) for topic, _ in asked]
+    if all(target.is_plain for target in targets) and not also_plain:
+        return None
+    wishes = LaneWishes(decide)
+    for target, (_, wished) in zip(targets, asked, strict=True):
+        wishes.add(target, wished)
+    return wishes
+
+
+async def find_numbers(
+    topics: Iterable[Any], context: Context, *, also_plain: bool = False
+) -> LaneWishes[None] | None:
+    """Return `find_wishes` of kio topic entries that number partitions and wish no more."""
+    asked = [(topic, ((int(number), None) for number in _entries_of(topic))) for topic in topics]
+    return await find_wishes(asked, any_lane, context, also_plain=also_plain)
+
+
+def wished_topics(
+    topics: Sequence[Any], wishes: Mapping[str, Mapping[int, Any]]
+) -> tuple[Any, ...]:
+    """Return topic entries like those of the request, with the partitions that brokers know.
+
+    A partition is a number in them, or an entry of a number and its wish.
+    """
+    if not wishes:
+        return ()
+    some: Any = next(chain.from_iterable(map(_entries_of, topics)))
+
+    def made(partition: int, wish: Any) -> Any:
+        if isinstance(some, int):
+            return i32(partition)
+        return with_index(replace(some, **{fields(some)[1].name: wish}), partition)
+
+    name, entries = (one.name for one in fields(topics[0])[:2])
+    return tuple(
+        replace(
+            topics[0],
+            **{name: TopicName(topic), entries: tuple(made(*each) for each in of_topic.items())},
+        )
+        for topic, of_topic in wishes.items()
+    )
+
+
+def _entries_of(topic: Any) -> Sequence[Any]:
+    """Return the partitions of a request's topic entry, which stand behind its name."""
+    found: Sequence[Any] = getattr(topic, fields(topic)[1].name)
+    return found

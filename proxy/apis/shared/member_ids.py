@@ -5,20 +5,11 @@ Source: Kafka protocol guide, JoinGroup, SyncGroup; KIP-62, KIP-345.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
-
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.request import Request
-from keylane.wire.header import ApiKey
+from keylane.proxy.commits.refreshes import Beat
 from keylane.wire.primitives import Reader
-
-FLEXIBLE_VERSIONS: Final[Mapping[int, int]] = {
-    ApiKey.JOIN_GROUP: 6,
-    ApiKey.HEARTBEAT: 4,
-    ApiKey.SYNC_GROUP: 4,
-}
 
 
 def planned_group(request: Request, context: Context) -> str | None:
@@ -34,15 +25,15 @@ def planned_group(request: Request, context: Context) -> str | None:
 
 def read_group(request: Request) -> str:
     """Return the group of a JoinGroup, SyncGroup or Heartbeat. Raises: FrameInvalid."""
-    flexible = request.api_version >= FLEXIBLE_VERSIONS[request.api_key]
-    return Reader(request.body, flexible=flexible).string()
+    return Reader(request.body, flexible=request.is_flexible).string()
 
 
-def read_member(request: Request) -> tuple[str, int, str]:
-    """Return group, generation, member id of a SyncGroup or Heartbeat. Raises: FrameInvalid."""
-    flexible = request.api_version >= FLEXIBLE_VERSIONS[request.api_key]
-    reader = Reader(request.body, flexible=flexible)
-    return reader.string(), reader.int32(), reader.string()
+def read_beat(request: Request) -> Beat:
+    """Return the member of a SyncGroup or Heartbeat. Raises: FrameInvalid."""
+    reader = Reader(request.body, flexible=request.is_flexible)
+    group, generation_id, member_id = reader.string(), reader.int32(), reader.string()
+    instance_id = reader.nullable_string() if request.api_version >= 3 else None
+    return Beat(group, generation_id, member_id, instance_id)
 
 
 def is_elsewhere(request: Request, context: Context) -> bool:

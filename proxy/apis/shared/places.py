@@ -1,21 +1,31 @@
-"""Brokers and partitions for clients of many nodes, and their ids mapped back.
+"""Brokers and partitions by the ids and addresses that clients know, and their ids mapped back.
 
 Behaviour: each pair of a node and a broker is a broker to clients; a partition's leader and
 replicas are those of the node that it is placed on, and so are its lanes'. Ids that clients send
 name the broker, whichever node they are of. The lone node shows everything as brokers do.
+An answer that names a partition's new leader has the leader's address beside it (KIP-951), and so
+has a share fetch; keylane's stands in its place, else clients would leave keylane and see
+partitions in the place of lanes. The replica that a client is to read from (KIP-392) is one of
+this node's pairs: the client came here since the partition is placed here, with its replicas. A
+Java consumer that does not know the id goes back to the leader, which names the replica again.
 
-Source: KIP-966 (eligible leader replicas).
+Source: KIP-966 (eligible leader replicas), KIP-951, KIP-932, KIP-392.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.net.framing import Frame
+from keylane.proxy.net.response_order import Buffers
+from keylane.wire.endpoints import may_name_replica, rewrite_brokers
+from keylane.wire.primitives import Buffer
 
 REPLICA_FIELDS: Final = (
     "replica_nodes",
@@ -127,3 +137,23 @@ def place_partition(entry: Any, topic: str, partition_count: int, context: Conte
         if replicas:
             changes[name] = tuple(type(r)(placement.virtual_id(number, int(r))) for r in replicas)
     return replace(entry, **changes)
+
+
+def with_own_endpoints(request: Request, answer: Frame, context: Context) -> Buffers:
+    """Return the answer with keylane's addresses; the frame itself when it has none."""
+    rewritten = show_endpoints(request, request.answer_body(answer), context)
+    return (answer,) if rewritten is None else request.answer(rewritten)
+
+
+def show_endpoints(request: Request, body: Buffer, context: Context) -> Sequence[Buffer] | None:
+    """Return the body of an answer with keylane's addresses; None when it names no broker."""
+    api_key, api_version, placement = request.api_key, request.api_version, context.placement
+    names_replica = not placement.is_alone and may_name_replica(api_key, api_version, request.body)
+    return rewrite_brokers(
+        api_key,
+        api_version,
+        body,
+        address_of=context.address_of,
+        id_of=placement.own_id,
+        names_replica=names_replica,
+    )

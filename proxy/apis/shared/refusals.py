@@ -6,19 +6,19 @@ Source: docs/decisions/022.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import GroupDenied, NotCoordinator
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import is_elsewhere
-from keylane.proxy.apis.shared.relay import DecodedHandler, Handler, Look
+from keylane.proxy.apis.shared.relay import DecodedHandler, Handler, Look, ask, relay
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.topics.view import View
 from keylane.wire.header import ApiKey
 from keylane.wire.refused import entries_of, has_code, refuse, results_of
 
@@ -37,7 +37,7 @@ class RefusalReason(NamedTuple):
     """The reason for not passing on an index, a topic, or a whole request."""
 
     code: ErrorCode
-    message: str | None
+    message: str | None = None
 
 
 def refusing(handler: DecodedHandler) -> Handler:
@@ -91,7 +91,7 @@ def refusal(
     **values: Any,
 ) -> Any:
     """Return the refusal of the whole request, as a kio entity; values: see `refuse`."""
-    response = load_response_schema(request.api_key, request.api_version)
+    response = request.answer_type
     whole = None
     if code is ASK_AGAIN and request.api_key == ApiKey.OFFSET_FETCH:
         whole = ErrorCode.none
@@ -110,7 +110,7 @@ def refused_entry(
     request: Request, entry: Any, code: ErrorCode, message: str | None = None, **values: Any
 ) -> Any:
     """Return the refusal of one entry of the request, as a kio entity."""
-    _, of_entry = results_of(load_response_schema(request.api_key, request.api_version))
+    _, of_entry = results_of(request.answer_type)
     return refuse(of_entry, entry, code, message, **values)
 
 
@@ -121,37 +121,51 @@ def with_refused(request: Request, answer: Any, refused: Mapping[int, Any]) -> B
     refused: results by position. Brokers need not keep the order of a request, and clients go by
     names.
     """
-    wanted = request.decode()
-    response = load_response_schema(request.api_key, request.api_version)
-    asked, entries = entries_of(wanted)
-    if answer is None:
-        answer = refuse(response, replace(wanted, **{asked: ()}), ErrorCode.none)
-    field, _ = results_of(response)
-    results, rest = [], iter(getattr(answer, field))
-    for position in range(len(entries)):
+    field, _ = results_of(request.answer_type)
+    results, rest = [], iter(() if answer is None else getattr(answer, field))
+    for position in range(len(entries_of(request.decode())[1])):
         entry = refused.get(position) if position in refused else next(rest, None)
         if entry is not None:
             results.append(entry)
-    return request.answer_entity(replace(answer, **{field: (*results, *rest)}))
+    return request.answer_entity(with_results(request, answer, (*results, *rest)))
 
 
-def refuse_groups(
-    request: Request, names: Collection[str], code: ErrorCode = ErrorCode.not_coordinator
-) -> Any:
-    """Return a DeleteGroups answer that refuses these groups of the request."""
+def with_results(request: Request, answer: Any, results: Iterable[Any]) -> Any:
+    """Return the kio answer with other results; None: the broker was not asked."""
+    if answer is None:
+        wanted = request.decode()
+        nothing = replace(wanted, **{entries_of(wanted)[0]: ()})
+        answer = refuse(request.answer_type, nothing, ErrorCode.none)
+    return replace(answer, **{results_of(request.answer_type)[0]: tuple(results)})
+
+
+async def pass_rest(
+    request: Request,
+    entries: Sequence[Any],
+    refused: Mapping[int, Any],
+    context: Context,
+    *,
+    is_judged_whole: bool = False,
+) -> Buffers:
+    """Ask the broker for the entries that are not refused, and answer for all.
+
+    entries: those of the request, as the broker is to get them. refused: results by position.
+    is_judged_whole: the broker is asked also when nothing is left.
+    """
     wanted = request.decode()
-    kept = tuple(name for name in wanted.groups_names if str(name) in names)
-    response = load_response_schema(request.api_key, request.api_version)
-    return refuse(response, replace(wanted, groups_names=kept), code)
+    field, asked = entries_of(wanted)
+    kept = tuple(entry for position, entry in enumerate(entries) if position not in refused)
+    if kept == tuple(asked):
+        return await relay(request, context)
+    answer = None
+    if kept or is_judged_whole:
+        answer = await ask(request, replace(wanted, **{field: kept}), context)
+    return with_refused(request, answer, refused)
 
 
-def refused_offsets(wanted: Any, module: Any, code: ErrorCode) -> tuple[Any, ...]:
-    """Return the partitions of an OffsetFetch before v8, each with an error."""
-    return refused_topics(wanted.topics, module.OffsetFetchResponseTopic, None, code)
-
-
-def refused_topics(
-    topics: Any, of_topic: Any, _of_partition: Any, code: ErrorCode
-) -> tuple[Any, ...]:
-    """Return answer entries of OffsetFetch for its topics, with one error for all partitions."""
-    return tuple(refuse(of_topic, topic, code) for topic in topics or ())
+async def judged(
+    reason: RefusalReason, view: View, operation: Operation, context: Context
+) -> RefusalReason:
+    """Return keylane's reason, or the broker's: a client without the right learns no more."""
+    code = await context.right_error(view, operation)
+    return RefusalReason(ErrorCode(code)) if code else reason

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.physical import PhysicalRounds
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
@@ -21,9 +20,9 @@ Look = Callable[[Request, Context], Handler | None]
 Relays = Callable[[Request, Context], bool]
 
 
-def unless(relays: Relays, handler: Handler) -> Look:
-    """Return a look that relays a request where `relays` returns True."""
-    return lambda request, context: None if relays(request, context) else handler
+def among_nodes(handler: Handler) -> Look:
+    """Return a look that relays requests at the lone node, where ids mean the same to brokers."""
+    return lambda _request, context: None if context.placement.is_alone else handler
 
 
 async def forward(
@@ -50,6 +49,82 @@ async def ask(request: Request, entity: Any, context: Context) -> Any:
     return request.decode_answer(await forward(request, context, entity))
 
 
+class PhysicalRounds:
+    """Partition entries of a request as rounds of questions to the broker, and the answers back.
+
+    A broker refuses a request that names a partition twice, and lanes of one partition may ask
+    different things (offsets by time, say). Equal questions are asked once; a different one about
+    the same partition goes into the next round, which is one more request.
+    index_field, name_field: the API's names of a partition's number and of a topic's name.
+    """
+
+    def __init__(self, *, index_field: str = "partition_index", name_field: str = "name") -> None:
+        self._index_field, self._name_field = index_field, name_field
+        self._rounds: list[dict[str, dict[int, Any]]] = []
+        self._templates: dict[str, Any] = {}
+        self._asked: list[list[tuple[tuple[int, str, int], int]]] = []
+        """By topic of the request: round, broker's topic and partition, and index of each entry."""
+
+    def add_topic(self, topic: Any, view: View | None, partitions: Sequence[Any]) -> None:
+        """Take a topic of the request; `partitions` are its entries to ask the broker for."""
+        name = view.topic if view is not None else getattr(topic, self._name_field)
+        self._templates.setdefault(name, topic)
+        asked = []
+        for entry in partitions:
+            index = partition = int(getattr(entry, self._index_field))
+            if view is not None:
+                partition = view.partition_of(index)
+                entry = self._under(partition, entry)
+            asked.append(((self._place(name, partition, entry), name, partition), index))
+        self._asked.append(asked)
+
+    def _place(self, name: str, partition: int, entry: Any) -> int:
+        for number, asked in enumerate(self._rounds):
+            known = asked.setdefault(name, {}).setdefault(partition, entry)
+            if known == entry:
+                return number
+        self._rounds.append({name: {partition: entry}})
+        return len(self._rounds) - 1
+
+    def _under(self, index: int, entry: Any) -> Any:
+        index_type = type(getattr(entry, self._index_field))
+        return replace(entry, **{self._index_field: index_type(index)})
+
+    def requests(self) -> list[tuple[Any, ...]]:
+        """Return topic entries to ask the broker for, one tuple per round."""
+        return [
+            tuple(
+                replace(
+                    self._templates[name],
+                    **{self._name_field: name, "partitions": tuple(partitions.values())},
+                )
+                for name, partitions in asked.items()
+                if partitions
+            )
+            for asked in self._rounds
+        ]
+
+    def answers(self, answered: Sequence[Any]) -> list[list[Any]]:
+        """Return per topic of the request the broker's entries, as lanes.
+
+        answered: the broker's answer per round. An entry that it left out is left out here, too.
+        """
+        found = {
+            (
+                number,
+                getattr(topic, self._name_field),
+                int(getattr(entry, self._index_field)),
+            ): entry
+            for number, answer in enumerate(answered)
+            for topic in answer.topics
+            for entry in topic.partitions
+        }
+        return [
+            [self._under(index, found[place]) for place, index in asked if place in found]
+            for asked in self._asked
+        ]
+
+
 async def ask_rounds(
     request: Request,
     wanted: Any,
@@ -70,10 +145,3 @@ async def ask_rounds(
     ]
     context.release()
     return [request.decode_answer(await answer) for answer in pending]
-
-
-def absent_lanes(view: View | None, indexes: Iterable[int]) -> list[int]:
-    """Return those of `indexes` that are no lanes of the view; none for a plain topic."""
-    if view is None:
-        return []
-    return [index for index in indexes if view.error_of(index)]

@@ -10,9 +10,18 @@ import struct
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kio.index import load_payload_module, load_response_schema
+from kio.static.constants import EntityType
+
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.wire.header import ApiKey, RequestHeader, find_response_body, response_body_position
+from keylane.wire.header import (
+    ApiKey,
+    RequestHeader,
+    find_response_body,
+    is_flexible,
+    response_body_position,
+)
 from keylane.wire.messages import read_request, read_response, write_message
 from keylane.wire.offset_commit import read_commit_request
 
@@ -55,6 +64,21 @@ class Request:
     def api_version(self) -> int:
         """Return the version of the request's and the answer's body."""
         return self.header.api_version
+
+    @property
+    def is_flexible(self) -> bool:
+        """Return whether the body has compact lengths and tagged fields."""
+        return is_flexible(self.header.api_key, self.header.api_version)
+
+    @property
+    def answer_type(self) -> Any:
+        """Return kio's type of the answer."""
+        return load_response_schema(self.api_key, self.api_version)
+
+    @property
+    def answer_module(self) -> Any:
+        """Return kio's module of the answer, with the types of its entries."""
+        return load_payload_module(self.api_key, self.api_version, EntityType.response)
 
     @property
     def body(self) -> memoryview:
@@ -110,6 +134,11 @@ class Request:
     def decode_answer(self, frame: Frame) -> Any:
         """Return the answer as a kio entity. Raises: FrameInvalid."""
         return read_response(self.api_key, self.api_version, self.answer_body(frame))
+
+    def with_answer_body(self, frame: Frame, body: bytes) -> Buffers:
+        """Return a broker's answer to this request with the same header and another body."""
+        head = bytes(memoryview(frame)[SIZE.size : self.answer_position(frame)])
+        return (SIZE.pack(len(head) + len(body)), head, body)
 
     def answer(self, buffers: Buffers, *, header_version: int | None = None) -> Buffers:
         """Put size and response header before a body."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
@@ -34,7 +35,11 @@ class _Known(NamedTuple):
     until_s: float
 
 
-class TopicRights:
+GROUPS_MAX: Final = 1_000
+"""Of one connection; more are asked about each time."""
+
+
+class ClientRights:
     """The rights of one connection's principal, which never changes while the connection lives.
 
     A broker refuses a new login of another principal on the same connection (KIP-368).
@@ -50,6 +55,8 @@ class TopicRights:
         self._ask, self._ttl_s, self._clock = ask, ttl_s, clock
         self._known: dict[uuid.UUID, _Known] = {}
         self._cluster: _Known | None = None
+        self._until_s: dict[tuple[str, Operation], float] = {}
+        """Until when a right to a group that was seen is remembered; a refusal is not."""
 
     async def may_alter_cluster(self) -> bool:
         """Return whether the principal may change what is the cluster's own. Raises: UpstreamLost.
@@ -63,19 +70,19 @@ class TopicRights:
         operations = self._cluster.operations
         return operations > 0 and bool(operations & 1 << Operation.ALTER)
 
-    def known_error(self, view: View, operation: Operation) -> int | None:
-        """Do as `error`, where it is remembered; None: the broker has to be asked."""
+    def known_topic_error(self, view: View, operation: Operation) -> int | None:
+        """Do as `topic_error`, where it is remembered; None: the broker has to be asked."""
         known = self._known.get(view.topic_id)
         if known is None or self._clock() >= known.until_s:
             return None
         return _judge(known, operation)
 
-    async def error(self, view: View, operation: Operation) -> int:
+    async def topic_error(self, view: View, operation: Operation) -> int:
         """Why the operation is refused: a Kafka code, 0 when it is not. Raises: UpstreamLost."""
-        remembered = self.known_error(view, operation)
+        remembered = self.known_topic_error(view, operation)
         if remembered is not None:
             return remembered
-        answer = await self._ask(_question(view.topic))
+        answer = await self._ask(topics_question(view.topic, with_rights=True))
         topic = answer.topics[0]
         error_code = int(topic.error_code)
         if error_code not in (ErrorCode.none, ErrorCode.topic_authorization_failed):
@@ -88,45 +95,11 @@ class TopicRights:
         )
         return _judge(known, operation)
 
-
-def _judge(known: _Known, operation: Operation) -> int:
-    is_allowed = known.is_shown and known.operations & 1 << operation
-    return 0 if is_allowed else ErrorCode.topic_authorization_failed
-
-
-def _question(topic: str) -> MetadataRequest:
-    return MetadataRequest(
-        topics=(MetadataRequestTopic(name=TopicName(topic)),),
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=True,
-    )
-
-
-GROUPS_MAX: Final = 1_000
-"""Of one connection; more are asked about each time."""
-
-
-class GroupRights:
-    """Of one connection's principal, asked by a call that needs the right and changes nothing.
-
-    A description would say it too, with the metadata of all members.
-    """
-
-    def __init__(
-        self,
-        ask: Callable[[Any], Awaitable[Any]],
-        *,
-        ttl_s: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self._ask, self._ttl_s, self._clock = ask, ttl_s, clock
-        self._until_s: dict[tuple[str, Operation], float] = {}
-        """Until when a right that was seen is remembered; a refusal is not."""
-
-    async def error(self, group: str, operation: Operation) -> int:
+    async def group_error(self, group: str, operation: Operation) -> int:
         """GROUP_AUTHORIZATION_FAILED, else 0: what is not refused for that is not judged here.
 
+        A call that needs the right and changes nothing is asked: a description would say it too,
+        with the metadata of all members.
         operation: READ, DESCRIBE or DELETE. Raises: UpstreamLost.
         """
         key = group, operation
@@ -140,6 +113,21 @@ class GroupRights:
             self._until_s.clear()
         self._until_s[key] = self._clock() + self._ttl_s
         return 0
+
+
+def _judge(known: _Known, operation: Operation) -> int:
+    is_allowed = known.is_shown and known.operations & 1 << operation
+    return 0 if is_allowed else ErrorCode.topic_authorization_failed
+
+
+def topics_question(*names: str, with_rights: bool = False) -> MetadataRequest:
+    """Return the question for topics by name: what the client may know of them, and may do."""
+    return MetadataRequest(
+        topics=tuple(MetadataRequestTopic(name=TopicName(name)) for name in names),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=with_rights,
+    )
 
 
 def _heartbeat(group: GroupId) -> HeartbeatRequest:
@@ -162,9 +150,4 @@ _GROUP_QUESTIONS: Final[Mapping[Operation, Callable[[GroupId], Any]]] = {
 }
 
 
-CLUSTER_QUESTION: Final = MetadataRequest(
-    topics=(),
-    allow_auto_topic_creation=False,
-    include_cluster_authorized_operations=True,
-    include_topic_authorized_operations=False,
-)
+CLUSTER_QUESTION: Final = replace(topics_question(), include_cluster_authorized_operations=True)

@@ -39,7 +39,7 @@ async def find_views(
     for topic in topics:
         if not hasattr(topic, "topic_id"):
             views.append(await resolve_view(client_id, str(topic.name), None, context))
-        elif topic.topic_id is None:  # the zero id, which the broker refuses
+        elif topic.topic_id is None:  # kio's value of the zero id, which the broker refuses
             views.append(None)
         else:
             views.append(await resolve_view(client_id, None, topic.topic_id, context))

@@ -12,7 +12,7 @@ from kio.schema.metadata.v9.response import MetadataResponse
 from keylane.errors import UpstreamLost
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.request import Operation
-from keylane.proxy.apis.shared.rights import GroupRights, TopicRights
+from keylane.proxy.apis.shared.rights import ClientRights
 from keylane.proxy.runtime.turns import Turns
 from tests.transcript.entities import build
 from tests.transcript.fake import FakeContext
@@ -29,7 +29,7 @@ class World:
     def __init__(self, *operations: Operation, error_code: int = 0) -> None:
         self.asked, self.now_s = 0, 0.0
         self.view = FakeContext().lanes("orders")
-        self.rights = TopicRights(self.ask, ttl_s=TTL_S, clock=lambda: self.now_s)
+        self.rights = ClientRights(self.ask, ttl_s=TTL_S, clock=lambda: self.now_s)
         self.say(*operations, error_code=error_code)
 
     def say(self, *operations: Operation, error_code: int = 0) -> None:
@@ -47,7 +47,7 @@ class World:
         return build(MetadataResponse, {"topics": [self.topic]})
 
     async def error(self, operation: Operation = Operation.READ) -> int:
-        return await self.rights.error(self.view, operation)
+        return await self.rights.topic_error(self.view, operation)
 
 
 async def test_one_question_for_all_operations() -> None:
@@ -82,7 +82,7 @@ async def test_a_revoked_right_ends_with_the_bound() -> None:
 async def test_a_bound_of_zero_asks_every_time() -> None:
     """A bound for a user that wants changes to count at once."""
     world = World(Operation.READ)
-    world.rights = TopicRights(world.ask, ttl_s=0.0, clock=lambda: 0.0)
+    world.rights = ClientRights(world.ask, ttl_s=0.0, clock=lambda: 0.0)
 
     for _ in range(3):
         await world.error()
@@ -119,7 +119,7 @@ async def test_a_broker_that_is_lost() -> None:
     async def lost(_: Any) -> Any:
         raise UpstreamLost("gone")
 
-    world.rights = TopicRights(lost, ttl_s=TTL_S, clock=lambda: 0.0)
+    world.rights = ClientRights(lost, ttl_s=TTL_S, clock=lambda: 0.0)
 
     with pytest.raises(UpstreamLost):
         await world.error()
@@ -130,7 +130,7 @@ class GroupWorld:
 
     def __init__(self, *allowed: Operation) -> None:
         self.allowed, self.asked, self.now_s = set(allowed), [], 0.0  # type: ignore[var-annotated]
-        self.rights = GroupRights(self.ask, ttl_s=TTL_S, clock=lambda: self.now_s)
+        self.rights = ClientRights(self.ask, ttl_s=TTL_S, clock=lambda: self.now_s)
 
     async def ask(self, entity: Any) -> Any:
         operation = OF_API[int(entity.__api_key__)]
@@ -149,7 +149,7 @@ async def test_a_right_to_a_group_is_remembered_for_a_time(operation) -> None:
     world = GroupWorld(operation)
     for now_s in (0.0, TTL_S - 0.1, TTL_S):
         world.now_s = now_s
-        assert await world.rights.error("g", operation) == 0
+        assert await world.rights.group_error("g", operation) == 0
 
     assert world.asked == [operation] * 2
 
@@ -157,10 +157,10 @@ async def test_a_right_to_a_group_is_remembered_for_a_time(operation) -> None:
 async def test_a_refused_group_is_asked_about_each_time() -> None:
     """So that a right that is granted counts at once."""
     world = GroupWorld()
-    assert [await world.rights.error("g", Operation.READ) for _ in range(2)] == [30, 30]
+    assert [await world.rights.group_error("g", Operation.READ) for _ in range(2)] == [30, 30]
     world.allowed.add(Operation.READ)
 
-    assert await world.rights.error("g", Operation.READ) == 0
+    assert await world.rights.group_error("g", Operation.READ) == 0
     assert len(world.asked) == 3
 
 
@@ -169,7 +169,7 @@ class Cluster:
 
     def __init__(self, operations: int) -> None:
         self.operations, self.asked, self.now_s = operations, 0, 0.0
-        self.rights = TopicRights(self.ask, ttl_s=TTL_S, clock=lambda: self.now_s)
+        self.rights = ClientRights(self.ask, ttl_s=TTL_S, clock=lambda: self.now_s)
 
     async def ask(self, entity: Any) -> Any:
         self.asked += 1

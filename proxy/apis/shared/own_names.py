@@ -1,12 +1,18 @@
-"""Changes of keylane's topics and transactional ids: for clients that may alter the cluster.
+"""Keylane's own names in requests: the nodes' group, its topics and transactional ids.
 
-Source: docs/decisions/034; KIP-430 (authorized operations).
+Behaviour: no client is a member of the nodes' group, `__keylane_nodes`: calls that join it or
+change it are answered GROUP_AUTHORIZATION_FAILED, and the broker is not asked. Calls that only
+describe groups are the broker's matter. Topics and transactional ids are changed by clients that
+may alter the cluster.
+Not done: the same at the brokers' own listeners, which takes ACLs (docs/security.md).
+
+Source: docs/decisions/034; KIP-430 (authorized operations), KIP-848, KIP-932, KIP-1071.
 
 A right to all topics (`*`) is a common one, and was not given for keylane's own topics: a client
 that can write there sets lanes of any group, and settings. The broker decides whether the client
 may ALTER the cluster; where it has no authorizer, each client may. Requests that need that right
 themselves (AlterPartitionReassignments, ElectLeaders, AlterReplicaLogDirs, CreateAcls) are the
-broker's to judge. A client that goes to a broker directly meets the broker's ACLs alone.
+broker's to judge.
 """
 
 from __future__ import annotations
@@ -18,18 +24,47 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from keylane.config.own_names import OWN_ID_START, OWN_TOPICS, is_own_id
+from keylane.errors import FrameInvalid
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.refusals import refusal, refused_entry, with_refused
 from keylane.proxy.apis.shared.relay import Handler, Look, Relays, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.topics.node_values import GROUP
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.wire.header import ApiKey
 from keylane.wire.parts import KeyedTopic
+from keylane.wire.primitives import Reader
 from keylane.wire.refused import entries_of
 
 TOPIC_RESOURCE: Final = 2
 REASON: Final = "keylane: this topic is keylane's own; to change it needs ALTER on the cluster"
+SHORT_NAME: Final = len(GROUP).to_bytes(2, "big") + GROUP.encode()
+COMPACT_NAME: Final = bytes([len(GROUP) + 1]) + GROUP.encode()
+LONG_SIZE: Final = 0x80
+"""First byte of a size that has several bytes: names of less than 127 may have them, too."""
+NAMES_GROUP: Final = frozenset(
+    {
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.JOIN_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.LEAVE_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.OFFSET_DELETE,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.SHARE_GROUP_HEARTBEAT,
+        ApiKey.STREAMS_GROUP_HEARTBEAT,
+        ApiKey.ALTER_SHARE_GROUP_OFFSETS,
+        ApiKey.DELETE_SHARE_GROUP_OFFSETS,
+    }
+)
+"""APIs that name one group."""
+BEHIND_TRANSACTION: Final = frozenset({ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT})
+"""APIs that name a transactional id before the group."""
+PRODUCER_BYTES: Final = 10
+"""Bytes of the producer id and epoch between the two names."""
 
 
 def guarding(handler: Handler) -> Handler:
@@ -147,6 +182,47 @@ def _id_of(wanted: Any) -> str | None:
     name = "v3_and_below_transactional_id"
     found: str | None = getattr(wanted, name, None) or getattr(wanted, "transactional_id", None)
     return found
+
+
+# -- the nodes' group --------------------------------------------------------------------
+
+
+def names_own_group(request: Request) -> bool:
+    """Return whether a request of one of these APIs is about the nodes' group; cheap if not."""
+    frame, start = request.frame, request.body_position
+    if request.api_key not in BEHIND_TRANSACTION:
+        if not request.is_flexible:
+            return frame[start : start + len(SHORT_NAME)] == SHORT_NAME
+        if len(frame) > start and frame[start] < LONG_SIZE:
+            return frame[start : start + len(COMPACT_NAME)] == COMPACT_NAME
+    try:
+        return _read_group(request) == GROUP
+    except FrameInvalid:
+        return False  # the broker refuses it
+
+
+def _read_group(request: Request) -> str:
+    reader = Reader(request.body, flexible=request.is_flexible)
+    if request.api_key in BEHIND_TRANSACTION:
+        reader.string()
+        if request.api_key == ApiKey.ADD_OFFSETS_TO_TXN:
+            reader.advance(PRODUCER_BYTES)
+    return reader.string()
+
+
+def but_own_group(handler: Handler | None, look: Look | None) -> Look:
+    """Return a look that refuses the nodes' group, and treats all others as `Route` does."""
+
+    def looked(request: Request, context: Context) -> Handler | None:
+        if names_own_group(request):
+            return _refuse
+        return handler if look is None else look(request, context)
+
+    return looked
+
+
+async def _refuse(request: Request, _context: Context) -> Buffers:
+    return request.answer_entity(refusal(request, ErrorCode.group_authorization_failed))
 
 
 # -- topics, by API ----------------------------------------------------------------------
