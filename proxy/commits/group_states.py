@@ -88,7 +88,7 @@ class GroupStates:
         place = (block.topic_id, block.partition)
         if self.scans.contradicts(block):
             # The place of the cut is not known: scans begin anew, states ask the leader.
-            self.scans.truncate(*place, 0)
+            self.scans.on_truncated(*place, 0)
             self._checks.note_unsure(self._states_at(place))
             self.pushes.note_cut(*place)  # what was pushed may be of the log before
         self.scans.note(block)
@@ -106,7 +106,7 @@ class GroupStates:
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """A partition's log was cut at `end` by a new leader."""
-        self.scans.truncate(topic_id, partition, end)
+        self.scans.on_truncated(topic_id, partition, end)
         # Put right when the group's lock is held next, before they answer a client.
         cut = [key for key, _ in self._states_at((topic_id, partition))]
         # A first commit that is under way is in no table yet.

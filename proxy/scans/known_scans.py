@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -12,6 +12,7 @@ from keylane.offsets.lineage import Lineages, PartitionKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.scans.split_table import SplitTable
 
 SCANS_MAX: Final = 100_000
 """Scans that are kept, by partition and split: about 1 KiB each at 16 lanes."""
@@ -19,19 +20,17 @@ OUTPUTS_MAX: Final = 2_000_000
 """Outputs of all these scans, 8 bytes each and region; clients may choose 1,024 lanes."""
 
 
-class Scans:
-    """The scans of all partitions that this process serves; event loop only.
+class Scans(SplitTable[ScanIndex]):
+    """The scans of all partitions that this process serves.
 
-    Invariant: there are SCANS_MAX at most, of OUTPUTS_MAX outputs in all unless it is one alone,
-    and no more log starts and new leaders than that. The longest unused go first.
+    Invariant: there are no more log starts and new leaders than scans.
     """
 
     def __init__(self, lineages: Lineages) -> None:
+        super().__init__(OUTPUTS_MAX, SCANS_MAX)
         self._lineages = lineages
-        self._scans: OrderedDict[PartitionSplit, ScanIndex] = OrderedDict()
-        self._output_count = 0
         self._split_counts: Counter[PartitionKey] = Counter()
-        """Outputs of the scans, by partition."""
+        """Scans by partition."""
         self._used: set[PartitionSplit] = set()
         """Scans used since the last `sweep`."""
         self._log_starts: dict[PartitionKey, int] = {}
@@ -84,14 +83,12 @@ class Scans:
         lineage = self._lineages.of(place)
         return 0 <= lineage.newest < block.leader_epoch and block.start < lineage.end
 
-    def truncate(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
+    def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """Forget the log from `end` on, and its start: another log may begin elsewhere."""
         self._log_starts.pop((topic_id, partition), None)
         self._new_leaders.pop((topic_id, partition), None)
         self._lineages.of((topic_id, partition)).truncate(end)
-        for key, scan in self._scans.items():
-            if key.place == (topic_id, partition):
-                scan.truncate(end)
+        super().on_truncated(topic_id, partition, end)
 
     def log_start_of(self, place: PartitionKey) -> int:
         """Return the log start, -1 when unknown."""
@@ -110,30 +107,21 @@ class Scans:
     def of(self, key: PartitionSplit) -> ScanIndex:
         """Return the scan of a partition, to add to."""
         self._used.add(key)
-        scan = self._scans.get(key)
-        if scan is None:
-            scan = self._scans[key] = ScanIndex(key.key_split)
-            self._output_count += scan.output_count
-            self._split_counts[key.place] += 1
-            while len(self._scans) > 1 and self._is_full:
-                # Of a topic that is gone, or else it fills again as it is read.
-                self._forget(next(iter(self._scans)))
-        self._scans.move_to_end(key)
-        return scan
+        return super().of(key)
 
-    @property
-    def _is_full(self) -> bool:
-        return len(self._scans) > SCANS_MAX or self._output_count > OUTPUTS_MAX
+    def _make(self, key: PartitionSplit) -> ScanIndex:
+        self._split_counts[key.place] += 1
+        return ScanIndex(key.key_split)
 
     def topic_ids(self) -> set[uuid.UUID]:
         """Return the topics that have scans."""
-        return {key.topic_id for key in self._scans}
+        return {key.topic_id for key in self._by_split}
 
     def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> list[PartitionSplit]:
         """Forget topics that are gone; return the keys of what was forgotten."""
-        gone = [key for key in self._scans if key.topic_id in topic_ids]
+        gone = [key for key in self._by_split if key.topic_id in topic_ids]
         for key in gone:
-            self._forget(key)
+            self.forget(key)
         return gone
 
     def sweep(self, is_kept: Callable[[PartitionSplit], bool]) -> list[PartitionSplit]:
@@ -141,14 +129,17 @@ class Scans:
 
         The state is then as after a start: offsets behind a stable offset are read again if needed.
         """
-        idle = [key for key in self._scans if key not in self._used and not is_kept(key)]
+        idle = [key for key in self._by_split if key not in self._used and not is_kept(key)]
         for key in idle:
-            self._forget(key)
+            self.forget(key)
         self._used.clear()
         return idle
 
-    def _forget(self, key: PartitionSplit) -> None:
-        self._output_count -= self._scans.pop(key).output_count
+    def forget(self, key: PartitionSplit) -> None:
+        """Forget a scan, and what is known of its partition with the last one."""
+        if key not in self._by_split:
+            return
+        super().forget(key)
         self._used.discard(key)
         place = key.place
         self._split_counts[place] -= 1

@@ -16,12 +16,10 @@ records that were compacted away since.
 
 from __future__ import annotations
 
-import uuid
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -29,6 +27,7 @@ import numpy as np
 
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.scans.split_table import SplitTable
 from keylane.proxy.topics.view import View
 
 CELLS_MAX: Final = 64
@@ -292,23 +291,15 @@ class PartitionTally:
         return joined[::-1]
 
 
-@dataclass(slots=True)
-class LaneTallies:
-    """The tallies of all partitions that this process reads; event loop only.
+class LaneTallies(SplitTable[PartitionTally]):
+    """The tallies of all partitions that this process reads."""
 
-    Invariants: `lane_count` is the sum over the partitions; it passes LANES_MAX by none.
-    """
-
-    lane_count: int = 0
-    _tallies: OrderedDict[PartitionSplit, PartitionTally] = field(default_factory=OrderedDict)
+    def __init__(self) -> None:
+        super().__init__(LANES_MAX)
 
     def on_scanned(self, block: ScannedBlock) -> None:
         """Count a block that a reader has split. Cost: 10 microseconds per lane with records."""
-        key = block.partition_split
-        tally = self._tallies.get(key)
-        if tally is None:
-            tally = self._open(key)
-        self._tallies.move_to_end(key)
+        tally = self.of(block.partition_split)
         tally.advance_log_start(block.log_start_offset)
         gaps = tally.gaps(block.start, block.end)
         if not gaps:
@@ -318,37 +309,20 @@ class LaneTallies:
         for gap in gaps:
             tally.add(gap, lanes)
 
-    def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """Forget records from `end` on, where a new leader has cut the log."""
-        for key, tally in self._tallies.items():
-            if key.place == (topic_id, partition):
-                tally.truncate(end)
-
-    def forget(self, key: PartitionSplit) -> None:
-        """Forget a split without a reader, or a topic that is gone."""
-        if self._tallies.pop(key, None) is not None:
-            self.lane_count -= key.key_split.output_count
-
     def scanned_end(self, view: View, partition: int) -> int:
         """Return the offset behind the last one that was scanned, 0 for none."""
-        tally = self._tallies.get(view.partition_split(partition))
+        tally = self._by_split.get(view.partition_split(partition))
         return tally.scanned_end if tally is not None else 0
 
     def remaining(self, view: View, index: int, start: int, end: int) -> Remaining:
         """Return the records of a lane (by lane index) in `[start, end)`; `end`: the log's end."""
         partition = view.partition_of(index)
-        tally = self._tallies.get(view.partition_split(partition))
+        tally = self._by_split.get(view.partition_split(partition))
         tally = tally or PartitionTally(view.layout.lane_count)
         return tally.remaining(view.output_of(index), start, end)
 
-    def _open(self, key: PartitionSplit) -> PartitionTally:
-        lane_count = key.key_split.output_count
-        self.lane_count += lane_count
-        while self.lane_count > LANES_MAX and self._tallies:
-            forgotten, _ = self._tallies.popitem(last=False)
-            self.lane_count -= forgotten.key_split.output_count
-        tally = self._tallies[key] = PartitionTally(lane_count)
-        return tally
+    def _make(self, key: PartitionSplit) -> PartitionTally:
+        return PartitionTally(key.key_split.output_count)
 
 
 def _cells_of(part: Any, *, is_joined: bool) -> Sequence[Cell]:

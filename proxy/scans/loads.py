@@ -10,10 +10,8 @@ does not make the lane look busy.
 from __future__ import annotations
 
 import math
-import uuid
-from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +19,7 @@ from numpy.typing import NDArray
 
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.lanes.split_io import ScannedBlock
+from keylane.proxy.scans.split_table import SplitTable
 from keylane.proxy.topics.view import View
 
 MEMORY_S: Final = 300.0
@@ -38,10 +37,14 @@ class _PartitionLoad:
     started_s: float
     at_s: float
     """Time of the last update of the sums."""
-    end: int
-    """Offsets before it are counted already."""
     sums: NDArray[np.float64]
     """(2, lane_count) decaying bytes and records."""
+    end: int = 0
+    """Offsets before it are counted already."""
+
+    def truncate(self, end: int) -> None:
+        """Note that records from `end` on are new."""
+        self.end = min(self.end, end)
 
     def decayed(self, now_s: float) -> NDArray[np.float64]:
         """Return the sums at `now_s`."""
@@ -58,41 +61,22 @@ class _PartitionLoad:
         return rates
 
 
-@dataclass(slots=True)
-class LaneLoads:
-    """Decaying rates of all lanes that this process reads; event loop only.
+class LaneLoads(SplitTable[_PartitionLoad]):
+    """Decaying rates of all lanes that this process reads."""
 
-    Invariants: `lane_count` is the sum over the partitions; it passes LANES_MAX by none.
-    """
-
-    clock: Callable[[], float]
-    lane_count: int = 0
-    _loads: OrderedDict[PartitionSplit, _PartitionLoad] = field(default_factory=OrderedDict)
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(LANES_MAX)
+        self._clock = clock
 
     def on_scanned(self, block: ScannedBlock) -> None:
         """Count a block that a reader has split. Cost: a few microseconds, and 0.2 per lane."""
-        now_s = self.clock()
-        key = block.partition_split
-        load = self._loads.get(key)
-        if load is None:
-            load = self._open(key, now_s, block.start)
+        load = self.of(block.partition_split)
         if block.start < load.end:
             return  # read again: for another group, for a lane that was late
+        now_s = self._clock()
         load.end = block.end
         load.sums = load.decayed(now_s) + _sizes(block.outputs)
         load.at_s = now_s
-        self._loads.move_to_end(key)
-
-    def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
-        """Note a cut at `end`: records from there on are new."""
-        for key, load in self._loads.items():
-            if key.place == (topic_id, partition):
-                load.end = min(load.end, end)
-
-    def forget(self, key: PartitionSplit) -> None:
-        """Forget a split without a reader, or a topic that is gone."""
-        if self._loads.pop(key, None) is not None:
-            self.lane_count -= key.key_split.output_count
 
     def bytes_per_s(self, view: View) -> dict[int, float]:
         """Return rates by lane index, without lanes of partitions that were not read yet."""
@@ -103,24 +87,18 @@ class LaneLoads:
         return self._rates(view, 1)
 
     def _rates(self, view: View, row: int) -> dict[int, float]:
-        now_s = self.clock()
+        now_s = self._clock()
         rates: dict[int, float] = {}
         for partition in range(view.layout.partition_count):
-            load = self._loads.get(view.partition_split(partition))
+            load = self._by_split.get(view.partition_split(partition))
             if load is not None:
                 for lane, rate in enumerate(load.rates(now_s)[row].tolist()):
                     rates[view.layout.lane_index(partition, lane)] = rate
         return rates
 
-    def _open(self, key: PartitionSplit, now_s: float, start: int) -> _PartitionLoad:
-        lane_count = key.key_split.output_count
-        self.lane_count += lane_count
-        while self.lane_count > LANES_MAX and self._loads:
-            forgotten, _ = self._loads.popitem(last=False)
-            self.lane_count -= forgotten.key_split.output_count
-        load = _PartitionLoad(now_s, now_s, start, np.zeros((2, lane_count)))
-        self._loads[key] = load
-        return load
+    def _make(self, key: PartitionSplit) -> _PartitionLoad:
+        now_s = self._clock()
+        return _PartitionLoad(now_s, now_s, np.zeros((2, key.key_split.output_count)))
 
 
 def _sizes(lanes: tuple[Any, ...]) -> NDArray[np.float64]:

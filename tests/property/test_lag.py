@@ -141,7 +141,7 @@ class Log(RuleBasedStateMachine):
     @property
     def tally(self) -> PartitionTally:
         """What is kept of the partition."""
-        return next(iter(self.tallies._tallies.values()), PartitionTally(LANES))
+        return next(iter(self.tallies._by_split.values()), PartitionTally(LANES))
 
     @invariant()
     def holds(self) -> None:

@@ -79,7 +79,7 @@ def test_a_log_start_outlives_no_cut() -> None:
     scans.note(block(5_000, 6_000, log_start=5_000))
     state = committed(17, 20)
 
-    scans.truncate(*PLACE, 0)
+    scans.on_truncated(*PLACE, 0)
     scans.raise_to_log_start(PLACE, state, None)
 
     assert state.stable_position == 17
@@ -145,7 +145,7 @@ def test_a_cut_ends_scan_and_lineage() -> None:
     scans.note(block(0, 100))
     scan = scans.of(KEY)
 
-    scans.truncate(*PLACE, 40)
+    scans.on_truncated(*PLACE, 40)
 
     assert scan.regions() == [(0, 40)]
     assert scans.of(KEY) is scan
@@ -178,7 +178,7 @@ def test_a_cut_by_a_new_leader_leaves_what_was_scanned_since() -> None:
     scans.note(block(0, 100))
     scans.note_leader(PLACE, 6)
 
-    scans.truncate(*PLACE, 0)
+    scans.on_truncated(*PLACE, 0)
     scans.note(block(0, 50, epoch=6))
 
     assert passes(scans, 50) and not passes(scans, 51)
@@ -231,7 +231,7 @@ def test_scans_of_many_lanes_make_room_for_each_other(monkeypatch) -> None:
     scans.of(first)
     scans.of(third)
 
-    assert list(scans._scans) == [first, third] and scans._output_count == 8
+    assert list(scans._by_split) == [first, third] and scans.output_count == 8
 
 
 def test_nothing_is_left_of_a_deleted_topic() -> None:
@@ -244,7 +244,7 @@ def test_nothing_is_left_of_a_deleted_topic() -> None:
     gone = scans.forget_topics({PLACE[0]})
 
     assert gone == [KEY] and scans.topic_ids() == {other[0]}
-    assert not scans._log_starts and scans._output_count == 2 and scans._used == {other}
+    assert not scans._log_starts and scans.output_count == 2 and scans._used == {other}
 
 
 def test_a_new_leader_stays_unsure_for_splits_that_are_left() -> None:

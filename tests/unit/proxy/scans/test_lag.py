@@ -131,19 +131,19 @@ def test_a_split_that_is_forgotten_gives_its_room_back() -> None:
     """Twice is as once."""
     tallies = LaneTallies()
     scan(tallies, 0, 20, (0, [1, 4, 7]))
-    (key,) = tallies._tallies
+    (key,) = tallies._by_split
 
     tallies.forget(key)
     tallies.forget(key)
 
-    assert tallies.lane_count == 0 and not tallies._tallies
+    assert tallies.output_count == 0 and not tallies._by_split
 
 
 def test_lanes_without_a_record_have_no_cells_of_their_own() -> None:
     """Neither before nor after a cut; a name that a client chose may have 1,024 such lanes."""
     tallies = LaneTallies()
     scan(tallies, 0, 20, (0, [1, 4, 7]))
-    (tally,) = tallies._tallies.values()
+    (tally,) = tallies._by_split.values()
     empty, counted = tally._lanes
 
     tally.truncate(0)
@@ -193,7 +193,7 @@ def test_batches_that_cut_each_other_leave_a_gap() -> None:
 
     scan(tallies, 0, 30, (0, [1]), (10, [12, 25]))
 
-    (tally,) = tallies._tallies.values()
+    (tally,) = tallies._by_split.values()
     assert tally.gaps(0, 50) == [(10, 20)]
     assert not left(tallies, 0, 50).is_exact
 
@@ -218,7 +218,7 @@ def test_what_retention_has_deleted_is_forgotten() -> None:
 
     scan(tallies, 30, 40, (30, [35]), log_start_offset=20)
 
-    (tally,) = tallies._tallies.values()
+    (tally,) = tallies._by_split.values()
     assert tally.gaps(0, 40) == [(0, 20)]
     assert left(tallies, 20, 40) == Remaining(2, is_exact=True)
 
@@ -235,7 +235,7 @@ def test_a_long_log_takes_no_more_memory_and_stays_near_the_truth() -> None:
             offsets += mine
         scan(tallies, base, base + 100, *batches)
 
-    (tally,) = tallies._tallies.values()
+    (tally,) = tallies._by_split.values()
     tally.check()
     assert BLOCK_CELLS < len(tally._lanes[1]) <= CELLS_MAX
     for start in range(0, 1_000_000, 9_973):
@@ -251,7 +251,7 @@ def test_scattered_reads_are_bounded() -> None:
     for number in range(REGIONS_MAX + 5):
         scan(tallies, number * 100, number * 100 + 10 + number, (number * 100, [number * 100]))
 
-    (tally,) = tallies._tallies.values()
+    (tally,) = tallies._by_split.values()
     tally.check()
     end = (REGIONS_MAX + 4) * 100
     assert tally.gaps(0, end)[0] == (0, 500)
@@ -266,5 +266,5 @@ def test_partitions_are_bounded(monkeypatch) -> None:
     for number, partition in enumerate((0, 1, 0, 2)):
         scan(tallies, number * 10, number * 10 + 10, (number * 10, []), partition=partition)
 
-    assert tallies.lane_count == 4
-    assert {key[1] for key in tallies._tallies} == {0, 2}
+    assert tallies.output_count == 4
+    assert {key[1] for key in tallies._by_split} == {0, 2}

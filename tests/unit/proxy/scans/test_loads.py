@@ -136,10 +136,10 @@ def test_memory_is_bounded(monkeypatch) -> None:
     measured = Measured()
 
     for partition in (0, 1, 0, 2):
-        measured.scan(measured.loads.lane_count * 10, 1, 1, 1, partition=partition, layout=layout)
+        measured.scan(measured.loads.output_count * 10, 1, 1, 1, partition=partition, layout=layout)
 
-    assert measured.loads.lane_count == 6
-    assert {key[1] for key in measured.loads._loads} == {0, 2}
+    assert measured.loads.output_count == 6
+    assert {key[1] for key in measured.loads._by_split} == {0, 2}
 
 
 def test_a_split_that_is_forgotten_gives_its_room_back() -> None:
@@ -151,4 +151,4 @@ def test_a_split_that_is_forgotten_gives_its_room_back() -> None:
     measured.loads.forget(key)
     measured.loads.forget(key)
 
-    assert measured.loads.lane_count == 0 and measured.loads.bytes_per_s(VIEW) == {}
+    assert measured.loads.output_count == 0 and measured.loads.bytes_per_s(VIEW) == {}
