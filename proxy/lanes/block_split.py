@@ -1,4 +1,4 @@
-"""Split the next block of an answer: at once, in a thread, or when there is room for a large batch.
+"""Splits of blocks: at once, in a thread, or when there is room for a large batch; their CPU time.
 
 Source: docs/decisions/004, 035.
 """
@@ -6,6 +6,9 @@ Source: docs/decisions/004, 035.
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -14,14 +17,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from keylane.errors import BatchUnsupported
+from keylane.kernel.recompress import recompress
 from keylane.keyrange.key_split import KeySplit
 from keylane.proxy.lanes.read_memory import ReadRoom
-from keylane.proxy.lanes.split_io import ReaderKit, split_and_sum
+from keylane.proxy.lanes.split_io import ReaderKit, SplitFunction
+from keylane.proxy.runtime.stats import ProxyStats
+from keylane.wire.batch import CODEC_NONE
 
 AT_ONCE_BYTES_MAX: Final = 8 * 1024
 AT_ONCE_PLAIN_BYTES_MAX: Final = 64 * 1024
 """Bytes that are split in the loop's own thread: it takes some 50 us. To wake another thread and
 come back takes 200 us, and milliseconds on a busy machine."""
+
+
+class KernelClock:
+    """A function, and the CPU time of all threads that call it. Cost of a call: a microsecond."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        stats: ProxyStats,
+        *,
+        clock: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._function, self._stats, self._clock = function, stats, clock
+        self._lock = threading.Lock()
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Call the function and pass on its errors."""
+        started_s = self._clock()
+        try:
+            return self._function(*args, **options)
+        finally:
+            spent_s = self._clock() - started_s
+            with self._lock:  # the one number that is written outside the event loop
+                self._stats.kernel_seconds += spent_s
 
 
 async def split_next(
@@ -35,9 +65,9 @@ async def split_next(
     if len(records) <= AT_ONCE_BYTES_MAX:
         bound = min(AT_ONCE_PLAIN_BYTES_MAX, kit.plain_bytes_max)
         with suppress(BatchUnsupported):  # it is small on the wire only
-            return split_and_sum(kit.split, records, key_split, codec, bound, bound)
+            return _split_and_sum(kit.split, records, key_split, codec, bound, bound)
     loop = asyncio.get_running_loop()
-    job = partial(split_and_sum, kit.split, records, key_split, codec, kit.plain_bytes_max)
+    job = partial(_split_and_sum, kit.split, records, key_split, codec, kit.plain_bytes_max)
     if room.is_large:
         await room.for_batch(kit.plain_bytes_max)
     try:
@@ -48,3 +78,29 @@ async def split_next(
             raise
     await room.for_batch(bytes_max)
     return await loop.run_in_executor(kit.pool, job, bytes_max)
+
+
+def _split_and_sum(
+    split: SplitFunction,
+    records: memoryview,
+    key_split: KeySplit,
+    codec: int,
+    plain_bytes_max: int,
+    batch_bytes_max: int,
+) -> tuple[Any, NDArray[np.int64]] | None:
+    """Split in a thread, compress where asked to, and find each lane's last record."""
+    block = split(
+        records,
+        key_split,
+        plain_bytes_max=plain_bytes_max,
+        batch_bytes_max=batch_bytes_max,
+    )
+    if block is None:
+        return None
+    if codec != CODEC_NONE:
+        block = recompress(block, codec)
+    last_record_offsets = np.full(len(block.outputs), -1, np.int64)
+    for lane, part in enumerate(block.outputs):
+        if part is not None:
+            last_record_offsets[lane] = part.last_record_offsets.max()
+    return block, last_record_offsets

@@ -19,8 +19,8 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final
 from weakref import WeakSet, WeakValueDictionary
 
 from kio.schema.errors import ErrorCode
@@ -29,19 +29,14 @@ from keylane.cache.lane_values import Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
 from keylane.keyrange.key_split import PartitionSplit
+from keylane.proxy.lanes.block_split import KernelClock
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
-from keylane.proxy.lanes.kernel_clock import KernelClock
 from keylane.proxy.lanes.pending_fetch import Cursor, LanePoll, Turn
 from keylane.proxy.lanes.read_memory import Gates
-from keylane.proxy.lanes.reader import READ_COMMITTED, PartitionReader
+from keylane.proxy.lanes.reader import READ_COMMITTED, PartitionReader, ReaderKey
 from keylane.proxy.lanes.reader_limit import IDLE_S, ReaderRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
-from keylane.proxy.lanes.split_io import (
-    OpenSource,
-    ReaderKit,
-    ScanSeams,
-    SplitFunction,
-)
+from keylane.proxy.lanes.split_io import OpenSource, ReaderKit, ScanSeams, SplitFunction
 from keylane.proxy.runtime.stats import ProxyStats
 
 READER_IDLE_S: Final = 60.0
@@ -49,14 +44,6 @@ READER_IDLE_S: Final = 60.0
 CLAIM_S: Final = 30.0
 """A connection that did not ask for a lane in this time does not hold its slices back."""
 SWEEP_S: Final = 10.0
-
-
-class ReaderKey(NamedTuple):
-    """The differences between two readers."""
-
-    at: PartitionSplit
-    isolation_level: int
-    codec: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +92,7 @@ class LaneFetcher:
             cache=SliceCache(bytes_max=limits.cache_bytes_max),
             clock=clock,
             stats=stats,
-            on_scanned=scans.on_scanned,
-            on_truncated=self._note_cut,
-            remote_scanned_end=scans.remote_scanned_end,
-            lineages=scans.lineages,
+            scans=replace(scans, on_truncated=self._note_cut),
             read_bytes_max=limits.read_bytes_max,
             batch_bytes_max=limits.batch_bytes_max,
         )
@@ -254,7 +238,7 @@ class LaneFetcher:
 
     def forget_cut(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """Make readers forget the log from a cut on that another node has published."""
-        self._kit.lineages.of((topic_id, partition)).truncate(end)
+        self._kit.scans.lineages.of((topic_id, partition)).truncate(end)
         self._kit.refused.forget_from(topic_id, partition, end)
         for key, reader in self._readers.items():
             if key.at.place == (topic_id, partition):
@@ -302,9 +286,8 @@ class LaneFetcher:
         self, lane: LaneFetch, request: LaneFetchRequest, now_s: float
     ) -> tuple[PartitionReader | None, int]:
         """Return the reader of a lane, or None and the error code that refuses it."""
-        isolation_level = request.isolation_level
         at = PartitionSplit(lane.topic_id, lane.partition, lane.key_split)
-        key = ReaderKey(at, isolation_level, lane.codec)
+        key = ReaderKey(at, request.isolation_level, lane.codec)
         if lane.chosen_name:
             lane_count = lane.key_split.output_count
             refusal = self._room.enter(request.user, lane.chosen_name, key, lane_count, now_s)
@@ -313,16 +296,7 @@ class LaneFetcher:
                 return None, refusal
         reader = self._readers.get(key)
         if reader is None:
-            reader = PartitionReader(
-                lane.topic,
-                lane.topic_id,
-                lane.partition,
-                lane.key_split,
-                isolation_level,
-                self._kit,
-                lane.codec,
-            )
-            self._readers[key] = reader
+            reader = self._readers[key] = PartitionReader(lane.topic, key, self._kit)
             reader.siblings = self._at.setdefault(key.at.place, WeakSet())
             reader.siblings.add(reader)
             self._publish()

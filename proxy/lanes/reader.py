@@ -13,33 +13,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from kio.schema.errors import ErrorCode
 from numpy.typing import NDArray
 
+from keylane.bounded import BoundedDict
 from keylane.cache.lane_log import MARKER_LATER, LaneLog
 from keylane.cache.lane_values import Aborted, Block
 from keylane.errors import AnswerTooLarge, BatchCorrupt, BatchUnsupported, KeylaneError
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.lineage import NO_EPOCH
 from keylane.proxy.lanes.block_split import AT_ONCE_BYTES_MAX, split_next
 from keylane.proxy.lanes.leader_line import Line
 from keylane.proxy.lanes.read_memory import ReadRoom
+from keylane.proxy.lanes.reads import Read, Reads
 from keylane.proxy.lanes.split_io import (
     RawFetch,
     ReaderKit,
+    ScannedBlock,
     close_aborted,
     last_offset_at,
-    scanned_block,
     stable_bytes,
 )
 from keylane.tasks import spawn
-from keylane.wire.batch import CODEC_NONE
 
 log = logging.getLogger("keylane.reader")
 
@@ -54,7 +53,15 @@ BAD_BATCH_BACKOFF_S: Final = 0.5
 """Pause before a bad batch is read anew: `fetch.max.wait.ms`, once more."""
 BAD_OFFSETS_MAX: Final = 64
 """Bad batches remembered per partition, so that each is logged once."""
-SPAN_UNKNOWN: Final = 2**62
+
+
+class ReaderKey(NamedTuple):
+    """The differences between two readers."""
+
+    at: PartitionSplit
+    isolation_level: int
+    codec: int
+    """Codec id with which batches are compressed again."""
 
 
 class Listener(Protocol):
@@ -70,29 +77,6 @@ class Listener(Protocol):
         """Note that lanes at `offset`, or all of them (None), cannot be served."""
 
 
-@dataclass(slots=True, eq=False)
-class _Read:
-    """One read under way, from request to the last block."""
-
-    start: int
-    is_long_poll: bool
-    line: Line
-    bytes_max: int
-    generation: int
-    sequence: int
-    task: asyncio.Task[None] | None = None
-    reached: int = -1
-    """End of the blocks that were handed out."""
-    scanned_end: int = -1
-    """End of what any node had read of the partition when the request was sent."""
-    leader_epoch: int = NO_EPOCH  # of the leader that answered
-    has_line: bool = True  # holds it, or waits for it
-
-    def is_about_to_pass(self, offset: int, span: int) -> bool:
-        """Return whether the read will likely bring `offset`, and has not done so already."""
-        return self.reached <= offset < self.start + span
-
-
 class PartitionReader:
     """One partition under one split and isolation level.
 
@@ -100,38 +84,28 @@ class PartitionReader:
     has a read under way, unless the offset it stands at is known to be bad.
     """
 
-    def __init__(
-        self,
-        topic: str,
-        topic_id: uuid.UUID,
-        partition_index: int,
-        key_split: KeySplit,
-        isolation_level: int,
-        kit: ReaderKit,
-        codec: int = CODEC_NONE,
-    ) -> None:
-        self._codec = codec
-        self.topic, self.topic_id, self.partition = topic, topic_id, partition_index
-        self.key_split, self.isolation_level, self._kit = key_split, isolation_level, kit
-        self.log = LaneLog(key_split.output_count, kit.cache)
+    def __init__(self, topic: str, key: ReaderKey, kit: ReaderKit) -> None:
+        at, self.isolation_level, self._codec = key
+        self.topic, (self.topic_id, self.partition, self.key_split) = topic, at
+        self._kit = kit
+        self.log = LaneLog(self.key_split.output_count, kit.cache)
         self.listeners: dict[Listener, None] = {}
         self.siblings: object = None  # kept alive for `fetcher`: all readers of the partition
         self.is_reserved, self._is_lost = True, False
         self.used_s = self.tidied_s = kit.clock()
         self.high_watermark = self.last_stable_offset = self.log_start_offset = -1
         self.known_s = float("-inf")
-        opener = partial(kit.open_source, topic, topic_id, partition_index)
-        self.lineage = kit.lineages.of((topic_id, partition_index))
+        opener = partial(kit.open_source, topic, *at.place)
+        self.lineage = kit.scans.lineages.of(at.place)
         self._head_line, self._tail_line = (
             Line(opener, self.lineage, self._note_cut, self._reset, kit.stats.retried)
             for _ in range(2)
         )
-        self._reads: set[_Read] = set()
-        self._bad: dict[int, float] = {}
+        self._reads = Reads()
+        self._bad: BoundedDict[int, float] = BoundedDict(BAD_OFFSETS_MAX)
         self._ahead_mark = self._served = self._scanned_end = -1
         self._head_epoch = NO_EPOCH
         """Of the last batch before the head."""
-        self._span = SPAN_UNKNOWN
         self._generation = self._sequence = self._published_sequence = 0
 
     @property
@@ -147,7 +121,7 @@ class PartitionReader:
         """
         if self._is_bad(offset):
             return ErrorCode.corrupt_message
-        if not self._is_read_under_way(offset):
+        if not self._reads.serve(offset):
             self._start_read(offset, bytes_max)
         return 0
 
@@ -161,17 +135,14 @@ class PartitionReader:
         head = self.log.head
         if self._served <= self._ahead_mark or self._ahead_mark < 0 or head >= self.end:
             return
-        if not self._is_bad(head) and not self._is_read_under_way(head):
+        if not self._is_bad(head) and not self._reads.serve(head):
             self._start_read(head, self._kit.read_bytes_max)
 
     def is_reading(self, offset: int) -> bool:
         """Return whether data that exists, or may exist, is on its way to `offset`."""
         if 0 <= self.end <= offset:
             return False
-        return any(
-            not read.is_long_poll and read.is_about_to_pass(offset, self._span)
-            for read in self._reads
-        )
+        return self._reads.may_bring(offset)
 
     def forget_cut(self, end: int) -> None:
         """Read anew: another reader of the partition has seen its log cut at `end`.
@@ -211,44 +182,29 @@ class PartitionReader:
         until_s = self._bad.get(offset)
         return until_s is not None and self._kit.clock() < until_s
 
-    def _is_read_under_way(self, offset: int) -> bool:
-        """Return whether to wait for a read that is under way: it starts here, or is about to pass.
-
-        A long poll is not: an offset beyond the log end would wait behind it without end.
-        """
-        for read in self._reads:
-            if read.reached == offset:
-                return True
-            if not read.is_long_poll and read.is_about_to_pass(offset, self._span):
-                return True
-        return False
-
-    def _bytes_max(self, bytes_max: int) -> int:
-        """Return the client's limit where only its lane is read, else keylane's bound."""
-        bound = self._kit.read_bytes_max
-        return bound if self.is_reserved else max(1, min(bytes_max, bound))
-
     def _start_read(self, offset: int, bytes_max: int) -> None:
         is_head = offset >= self.log.head and not self._head_line.lock.locked()
         # A read beyond the log's end must not wait for a long poll that is not sent yet, either.
-        is_head &= not any(read.has_line and read.line is self._head_line for read in self._reads)
+        is_head &= not self._reads.use(self._head_line)
         if not is_head and self.log.head >= 0:
             self._kit.stats.upstream_tail_fetches += 1
             self._kit.stats.cache_misses += 1
         self._sequence += 1
-        read = _Read(
+        if self.is_reserved:
+            bytes_max = self._kit.read_bytes_max  # all lanes are read, so no client's limit counts
+        read = Read(
             start=offset,
             reached=offset,
             is_long_poll=is_head and 0 <= self.end <= offset,
             line=self._head_line if is_head else self._tail_line,
-            bytes_max=self._bytes_max(bytes_max),
+            bytes_max=max(1, min(bytes_max, self._kit.read_bytes_max)),
             generation=self._generation,
             sequence=self._sequence,
         )
         self._reads.add(read)
         read.task = spawn(self._run(read), f"read {self.topic}-{self.partition} at {offset}")
 
-    async def _run(self, read: _Read) -> None:
+    async def _run(self, read: Read) -> None:
         try:
             await self._read(read)
         except (KeylaneError, OSError) as error:
@@ -273,7 +229,7 @@ class PartitionReader:
         if self.is_reserved:
             self.keep_ahead(self._served)
 
-    async def _read(self, read: _Read) -> None:
+    async def _read(self, read: Read) -> None:
         kit = self._kit
         room = ReadRoom(kit.gates, read_bytes=read.bytes_max, block_bytes=kit.plain_bytes_max)
         try:
@@ -282,9 +238,7 @@ class PartitionReader:
             read.has_line = False
             size_bytes = len(raw.records)
             read.leader_epoch = raw.leader_epoch
-            if self._is_of_old_log(read) or not self._take_note(raw, read):
-                return
-            if size_bytes == 0:
+            if self._is_of_old_log(read) or not self._take_note(raw, read) or not size_bytes:
                 return
             kit.stats.upstream_bytes += size_bytes
             await room.for_records(size_bytes)
@@ -294,8 +248,8 @@ class PartitionReader:
         finally:
             room.leave()
 
-    async def _fetch(self, read: _Read, room: ReadRoom) -> RawFetch:
-        remote_scanned_end = self._kit.remote_scanned_end(self.topic_id, self.partition)
+    async def _fetch(self, read: Read, room: ReadRoom) -> RawFetch:
+        remote_scanned_end = self._kit.scans.remote_scanned_end(self.topic_id, self.partition)
         read.scanned_end = max(self._scanned_end, remote_scanned_end)
         self._kit.stats.upstream_fetches += 1
         read.line.used_s = self._kit.clock()
@@ -314,7 +268,7 @@ class PartitionReader:
         )
 
     # Answers.
-    def _is_of_old_log(self, read: _Read) -> bool:
+    def _is_of_old_log(self, read: Read) -> bool:
         """Return whether the log was cut since the read began, or has another leader."""
         if 0 <= read.leader_epoch < self.lineage.leader_epoch:
             read.line.close()
@@ -324,9 +278,9 @@ class PartitionReader:
     def _note_cut(self, end: int) -> None:
         """Note that the log was cut at `end`."""
         log.warning("log was cut topic=%s partition=%d offset=%d", self.topic, self.partition, end)
-        self._kit.on_truncated(self.topic_id, self.partition, end)
+        self._kit.scans.on_truncated(self.topic_id, self.partition, end)
 
-    def _take_note(self, raw: RawFetch, read: _Read) -> bool:
+    def _take_note(self, raw: RawFetch, read: Read) -> bool:
         """Take in what an answer says of the log; False: it has no data to go on with."""
         if raw.error_code == ErrorCode.offset_out_of_range:
             self.log_start_offset = -1  # the client asks for it next, and the broker answers
@@ -354,7 +308,7 @@ class PartitionReader:
         self._note_watermarks(raw, read)
         return True
 
-    def _note_watermarks(self, raw: RawFetch, read: _Read) -> None:
+    def _note_watermarks(self, raw: RawFetch, read: Read) -> None:
         if read.sequence < self._published_sequence:
             return
         self._published_sequence = read.sequence
@@ -366,10 +320,11 @@ class PartitionReader:
             self._kit.refused.forget_below(self.topic_id, self.partition, raw.log_start_offset)
         self.log_start_offset = raw.log_start_offset
 
-    async def _split_all(self, raw: RawFetch, read: _Read, room: ReadRoom) -> None:
+    async def _split_all(self, raw: RawFetch, read: Read, room: ReadRoom) -> None:
         """Split an answer block by block; each is handed out before the next is begun."""
         records, position, offset = raw.records, 0, read.start
-        aborted = raw.aborted if self.isolation_level == READ_COMMITTED else ()
+        is_committed = self.isolation_level == READ_COMMITTED
+        aborted = raw.aborted if is_committed else ()
         while position < len(records):
             try:
                 found = await split_next(
@@ -389,7 +344,6 @@ class PartitionReader:
                     self._note_bad(offset, 0, BatchCorrupt("no whole batch", position=0))
                 break
             split, last_record_offsets = found
-            is_committed = self.isolation_level == READ_COMMITTED
             if is_committed and 0 <= raw.last_stable_offset < split.next_offset:
                 # It reaches into open transactions; a broker does not send such.
                 records = records[: stable_bytes(records, position, raw.last_stable_offset)]
@@ -411,7 +365,7 @@ class PartitionReader:
             self._publish_scanned(split, last_record_offsets, start)
             del found, split  # a block's slices are the cache's now, and the answers'
             room.batch_done()
-        self._span = max(offset - read.start, 1)
+        self._reads.span = max(offset - read.start, 1)
 
     def _hand_out(self, split: Any, offset: int, aborted: tuple[Aborted, ...]) -> None:
         """Give a block to requests that wait, and keep the rest."""
@@ -434,9 +388,24 @@ class PartitionReader:
         stats.decompressed_bytes += split.plain_bytes
         stats.records += split.record_count
         self._kit.publish()
-        where = self.topic, self.topic_id, self.partition, self.key_split
-        block = scanned_block(where, split, last_record_offsets, offset, self.log_start_offset)
-        self._kit.on_scanned(block)
+        start, holes = min(offset, split.base_offset), split.holes
+        if split.base_offset > offset:
+            holes = ((offset, split.base_offset - 1), *holes)
+        block = ScannedBlock(
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            key_split=self.key_split,
+            start=start,
+            end=split.next_offset,
+            last_record_offsets=last_record_offsets,
+            outputs=split.outputs,
+            holes=holes,
+            log_start_offset=self.log_start_offset,
+            leader_epoch=split.leader_epoch,
+            epochs=split.epochs,
+        )
+        self._kit.scans.on_scanned(block)
 
     # Failures.
     def _note_bad(self, offset: int, position: int, error: BatchCorrupt) -> None:
@@ -448,8 +417,6 @@ class PartitionReader:
                 self.topic, self.partition, offset, position + error.position,
                 error.error_code, error.reason,
             )  # fmt: skip
-        while len(self._bad) >= BAD_OFFSETS_MAX:
-            del self._bad[next(iter(self._bad))]
         self._bad[offset] = self._kit.clock() + BAD_BATCH_BACKOFF_S
         self._fail(offset, ErrorCode.corrupt_message)
 

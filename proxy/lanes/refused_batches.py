@@ -6,9 +6,10 @@ Source: docs/decisions/035.
 from __future__ import annotations
 
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
+
+from keylane.bounded import BoundedDict
 
 PER_PARTITION_MAX: Final = 64
 PARTITIONS_MAX: Final = 1024
@@ -23,22 +24,21 @@ class RefusedBatches:
     """
 
     def __init__(self) -> None:
-        self._batches: OrderedDict[tuple[uuid.UUID, int], dict[int, int]] = OrderedDict()
+        self._batches: BoundedDict[tuple[uuid.UUID, int], dict[int, int]]
+        self._batches = BoundedDict(PARTITIONS_MAX)
 
     def __len__(self) -> int:
         return sum(map(len, self._batches.values()))
 
     def note(self, topic_id: uuid.UUID, partition: int, first: int, last: int) -> bool:
         """Remember a batch; False when it was known."""
-        batches = self._batches.setdefault((topic_id, partition), {})
-        self._batches.move_to_end((topic_id, partition))
+        batches = self._batches.get((topic_id, partition), {})
+        self._batches[topic_id, partition] = batches
         if batches.get(first) == last:
             return False
         if first not in batches and len(batches) >= PER_PARTITION_MAX:
             del batches[min(batches)]
         batches[first] = last
-        if len(self._batches) > PARTITIONS_MAX:
-            self._batches.popitem(last=False)
         return True
 
     def holds(self, topic_id: uuid.UUID, partition: int, offset: int) -> bool:
@@ -64,11 +64,9 @@ class RefusedBatches:
     def _keep(
         self, topic_id: uuid.UUID, partition: int, is_kept: Callable[[int, int], bool]
     ) -> None:
-        batches = self._batches.get((topic_id, partition))
-        if batches is None:
-            return
-        kept = {first: last for first, last in batches.items() if is_kept(first, last)}
-        if kept:
-            self._batches[topic_id, partition] = kept
-        else:
-            del self._batches[topic_id, partition]
+        batches = self._batches.get((topic_id, partition), {})
+        for first, last in list(batches.items()):
+            if not is_kept(first, last):
+                del batches[first]
+        if not batches:
+            self._batches.pop((topic_id, partition), None)

@@ -18,14 +18,13 @@ from keylane.cache.lane_log import MARKER_LATER
 from keylane.cache.lane_values import Aborted
 from keylane.cache.slice_cache import SliceCache
 from keylane.errors import BatchCorrupt, BatchUnsupported
-from keylane.kernel.recompress import recompress
 from keylane.keyrange.key_split import KeySplit, PartitionSplit
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineages
 from keylane.proxy.lanes.read_memory import Gates, ReadRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
 from keylane.proxy.runtime.memory_plan import BLOCK_BYTES
 from keylane.proxy.runtime.stats import ProxyStats
-from keylane.wire.batch import BATCH_HEADER_BYTES, CODEC_NONE, read_batch_header
+from keylane.wire.batch import BATCH_HEADER_BYTES, read_batch_header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +133,7 @@ class ReaderKit:
     cache: SliceCache
     clock: Callable[[], float]
     stats: ProxyStats
-    on_scanned: Callable[[ScannedBlock], None]
-    on_truncated: Callable[[uuid.UUID, int, int], None]
-    """(topic id, partition, new log end)."""
-    remote_scanned_end: Callable[[uuid.UUID, int], int]
-    """End of what other nodes have published of a topic id and partition; -1: nothing."""
-    lineages: Lineages
-    """Leader epochs of logs, as this node and others have seen them."""
+    scans: ScanSeams
     read_bytes_max: int
     batch_bytes_max: int
 
@@ -174,32 +167,6 @@ class ReaderKit:
         self.stats.filtering_bytes = self.gates.bytes_used
 
 
-def split_and_sum(
-    split: SplitFunction,
-    records: memoryview,
-    key_split: KeySplit,
-    codec: int,
-    plain_bytes_max: int,
-    batch_bytes_max: int,
-) -> tuple[Any, NDArray[np.int64]] | None:
-    """Split in a thread, compress where asked to, and find each lane's last record."""
-    block = split(
-        records,
-        key_split,
-        plain_bytes_max=plain_bytes_max,
-        batch_bytes_max=batch_bytes_max,
-    )
-    if block is None:
-        return None
-    if codec != CODEC_NONE:
-        block = recompress(block, codec)
-    last_record_offsets = np.full(len(block.outputs), -1, np.int64)
-    for lane, part in enumerate(block.outputs):
-        if part is not None:
-            last_record_offsets[lane] = part.last_record_offsets.max()
-    return block, last_record_offsets
-
-
 def last_offset_at(records: memoryview, position: int, offset: int) -> int:
     """Return the last offset of the batch there; `offset` where its header is of no use."""
     try:
@@ -207,37 +174,6 @@ def last_offset_at(records: memoryview, position: int, offset: int) -> int:
     except BatchCorrupt:
         return offset
     return offset if found is None else max(offset, found[0].last_offset)
-
-
-def scanned_block(
-    where: tuple[str, uuid.UUID, int, KeySplit],
-    split: Any,
-    last_record_offsets: NDArray[np.int64],
-    offset: int,
-    log_start_offset: int,
-) -> ScannedBlock:
-    """Return the values that listeners get of a block that was read from `offset` on.
-
-    where: topic, topic id, partition, how it is split.
-    """
-    holes = split.holes
-    if split.base_offset > offset:
-        holes = ((offset, split.base_offset - 1), *holes)
-    topic, topic_id, partition, key_split = where
-    return ScannedBlock(
-        topic=topic,
-        topic_id=topic_id,
-        partition=partition,
-        key_split=key_split,
-        start=min(offset, split.base_offset),
-        end=split.next_offset,
-        last_record_offsets=last_record_offsets,
-        outputs=split.outputs,
-        holes=holes,
-        log_start_offset=log_start_offset,
-        leader_epoch=split.leader_epoch,
-        epochs=split.epochs,
-    )
 
 
 def close_aborted(

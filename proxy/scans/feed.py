@@ -17,7 +17,7 @@ import logging
 import os
 import uuid
 import zlib
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +26,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaError
 
+from keylane.bounded import BoundedDict
 from keylane.errors import ScansInvalid, UpstreamLost
 from keylane.journal.journal_topic import DELETE, ensure_topic
 from keylane.journal.own_topic import (
@@ -144,9 +145,10 @@ class ScanFeed:
         self._sender = Sender(number, os.urandom(LIFE_BYTES))
         self._own: deque[Sender] = deque([self._sender], OWN_MAX)
         self._runs, self._book = ScanRuns(), SplitBook()
-        self._logged: OrderedDict[KeySplit, float] = OrderedDict()
-        self._guards: OrderedDict[PartitionKey, _Guard] = OrderedDict()
-        self._known: OrderedDict[PartitionKey, _Known] = OrderedDict()
+        self._published: BoundedDict[KeySplit, float] = BoundedDict(SPLITS_MAX)
+        """Time when a split's cuts were published."""
+        self._guards: BoundedDict[PartitionKey, _Guard] = BoundedDict(CUTS_MAX)
+        self._known: BoundedDict[PartitionKey, _Known] = BoundedDict(PLACES_MAX)
         self._news, self._hurried = asyncio.Event(), asyncio.Event()
         self._consumer: AIOKafkaConsumer | None = None
         self._producer: AIOKafkaProducer | None = None
@@ -166,10 +168,20 @@ class ScanFeed:
         """
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                count = await self._ensure_topic()
-                self._partitions = [TopicPartition(TOPIC_NAME, p) for p in range(count)]
-                self._consumer = await self._opened_consumer()
-                await self._catch_up(self._consumer)
+                config = {
+                    "cleanup.policy": DELETE,
+                    "retention.ms": str(RETENTION_MS),
+                    "segment.ms": str(SEGMENT_MS),
+                    "segment.bytes": str(SEGMENT_BYTES),
+                }
+                _, shape = await self._clients.administer(
+                    lambda admin: ensure_topic(admin, TOPIC_NAME, config, PARTITION_COUNT)
+                )
+                self._partitions = [TopicPartition(TOPIC_NAME, p) for p in range(shape.partition_count)]
+                consumer = self._consumer = self._clients.make_consumer()
+                await consumer.start()
+                consumer.assign(self._partitions)
+                await self._catch_up(consumer)
         except (KafkaError, TimeoutError) as error:
             await self.stop()
             raise UpstreamLost(f"cannot read {TOPIC_NAME}: {describe_error(error)}") from None
@@ -265,7 +277,7 @@ class ScanFeed:
     def _is_split_known(self, split: KeySplit) -> bool:
         """Return whether the split was published a moment ago; if not, it is about to be."""
         now_s = self._now_s()
-        published_s = self._logged.get(split)
+        published_s = self._published.get(split)
         # Of several partitions none may be read before another: each would need its own.
         if (
             published_s is not None
@@ -273,15 +285,12 @@ class ScanFeed:
             and len(self._partitions) == 1
         ):
             return True
-        self._logged[split] = now_s
-        self._logged.move_to_end(split)
-        if len(self._logged) > SPLITS_MAX:
-            self._logged.popitem(last=False)
+        self._published[split] = now_s
         return False
 
     def _give_up(self, news: Iterable[News], error: BaseException) -> None:
         """Drop the scans that Kafka has not taken, and send the cuts again."""
-        self._logged.clear()
+        self._published.clear()
         # A producer that is closed may still send its batches, behind a cut of a new producer. So
         # the new one is another sender, and no node believes the old one's scans beyond a cut.
         self._sender = Sender(self._sender.number, os.urandom(LIFE_BYTES))
@@ -353,15 +362,12 @@ class ScanFeed:
         for record in records:
             try:
                 self._take_record(record, on_scanned)
-            except ScansInvalid as error:
-                reason = str(error)
             except Exception as error:  # noqa: BLE001 - one record must not keep the others out
                 reason = f"a mistake of keylane in taking it, {type(error).__name__}"
-            else:
-                continue
-            self._clients.set_aside.note(
-                TOPIC_NAME, Damaged(record.partition, record.offset, reason)
-            )
+                if isinstance(error, ScansInvalid):
+                    reason = str(error)
+                damaged = Damaged(record.partition, record.offset, reason)
+                self._clients.set_aside.note(TOPIC_NAME, damaged)
 
     def _take_record(self, record: ConsumerRecord[Any, Any], on_scanned: OnScanned) -> None:
         """Take in one record. Raises: ScansInvalid."""
@@ -397,41 +403,19 @@ class ScanFeed:
         known = self._known.get(place)
         if known is None:
             known = self._known[place] = _Known()
-            if len(self._known) > PLACES_MAX:
-                self._known.popitem(last=False)
         known.remote_scanned_end = max(known.remote_scanned_end, remote_scanned_end)
         known.leader_epoch = max(known.leader_epoch, leader_epoch)
 
     def _guard(self, cut: Cut, sender: Sender) -> None:
         place = (cut.topic_id, cut.partition)
-        guard = self._guards.setdefault(place, _Guard(cut.end, cut.leader_epoch))
+        guard = self._guards.get(place) or _Guard(cut.end, cut.leader_epoch)
+        self._guards[place] = guard
         guard.end, guard.until_s = min(guard.end, cut.end), self._now_s() + CUT_GUARD_S
         guard.leader_epoch = max(guard.leader_epoch, cut.leader_epoch)
         guard.informed.add(sender)
-        self._guards.move_to_end(place)
-        if len(self._guards) > CUTS_MAX:
-            self._guards.popitem(last=False)
         known = self._known.get(place)
         if known is not None:
             known.remote_scanned_end = min(known.remote_scanned_end, cut.end)
-
-    async def _opened_consumer(self) -> AIOKafkaConsumer:
-        consumer = self._consumer = self._clients.make_consumer()
-        await consumer.start()
-        consumer.assign(self._partitions)
-        return consumer
-
-    async def _ensure_topic(self) -> int:
-        config = {
-            "cleanup.policy": DELETE,
-            "retention.ms": str(RETENTION_MS),
-            "segment.ms": str(SEGMENT_MS),
-            "segment.bytes": str(SEGMENT_BYTES),
-        }
-        _, shape = await self._clients.administer(
-            lambda admin: ensure_topic(admin, TOPIC_NAME, config, PARTITION_COUNT)
-        )
-        return shape.partition_count
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()

@@ -27,7 +27,6 @@ from __future__ import annotations
 import hashlib
 import struct
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -35,6 +34,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from keylane.bounded import BoundedDict
 from keylane.config.own_names import SCANS_TOPIC
 from keylane.errors import FrameInvalid, ScansInvalid
 from keylane.keyrange.key_split import KeySplit, even_split
@@ -147,30 +147,19 @@ def digest_of(split: KeySplit) -> bytes:
     return digest.digest()[:DIGEST_BYTES]
 
 
-class SplitBook:
-    """Published splits by digest, so that a scan need not repeat thousands of cuts.
-
-    Memory: SPLITS_KNOWN_MAX splits, the longest unused are forgotten first.
-    """
+class SplitBook(BoundedDict[bytes, KeySplit]):
+    """Published splits by digest, so that a scan need not repeat thousands of cuts."""
 
     def __init__(self) -> None:
-        self._splits: OrderedDict[bytes, KeySplit] = OrderedDict()
+        super().__init__(SPLITS_KNOWN_MAX)
 
     def learn(self, split: KeySplit) -> KeySplit:
         """Remember a split; return the object that is kept, the same for equal splits."""
         digest = digest_of(split)
-        known = self._splits.setdefault(digest, split)
-        self._splits.move_to_end(digest)
-        if len(self._splits) > SPLITS_KNOWN_MAX:
-            self._splits.popitem(last=False)
+        known = self.use(digest)
+        if known is None:
+            known = self[digest] = split
         return known
-
-    def find(self, digest: bytes) -> KeySplit | None:
-        """Return the split of this digest; None: it was not published, or is forgotten."""
-        split = self._splits.get(digest)
-        if split is not None:
-            self._splits.move_to_end(digest)
-        return split
 
 
 # -- writing -----------------------------------------------------------------------------
@@ -349,7 +338,7 @@ def _read_split(reader: Reader, book: SplitBook) -> KeySplit | None:
     """Read a row of the table; None: its reference is not known. Raises: ValueError too."""
     kind = reader.int8()
     if kind == REFERENCE:
-        return book.find(reader.uuid())
+        return book.use(reader.uuid())
     count = reader.int32()
     if kind == EVEN:
         _expect(f"{count} even intervals", that=1 <= count <= LANE_COUNT_MAX)

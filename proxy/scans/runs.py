@@ -64,7 +64,8 @@ class ScanRuns:
             self._extend(run, block)
         elif is_published(block.key_split):
             self._open(key, block, now_s)
-        self._bound()
+        while self.cost > COST_MAX:
+            self._remove(next(iter(self._runs)))
 
     def cut(self, cut: Cut) -> None:
         """Note a cut, and forget the waiting runs behind its end: they are of the old log."""
@@ -129,10 +130,6 @@ class ScanRuns:
         scan.log_start_offset = max(scan.log_start_offset, block.log_start_offset)
         run.cost += len(block.holes)
         self.cost += len(block.holes)
-
-    def _bound(self) -> None:
-        while self.cost > COST_MAX:
-            self._remove(next(iter(self._runs)))
 
     def _remove(self, number: int) -> None:
         run = self._runs.pop(number)

@@ -10,11 +10,11 @@ offset would stand in front of that block for good.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from keylane.bounded import BoundedDict
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.scan import ScanIndex
@@ -60,8 +60,8 @@ class ScanWaits:
         """hurry: is called when a commit begins to wait."""
         self._hurry = hurry
         self._waiters: dict[PartitionSplit, list[_Waiter]] = {}
-        self._vain: OrderedDict[LaneKey, int] = OrderedDict()
-        self._quiet: OrderedDict[PartitionSplit, int] = OrderedDict()
+        self._vain: BoundedDict[LaneKey, int] = BoundedDict(VAIN_MAX)
+        self._quiet: BoundedDict[PartitionSplit, int] = BoundedDict(QUIET_KEYS_MAX)
 
     def note(self, key: PartitionSplit, scan: ScanIndex) -> None:
         """Note a scan of this node or another one. Costs nothing where no commit waits."""
@@ -128,11 +128,5 @@ class ScanWaits:
     def _note_vain(self, positions: dict[LaneKey, int]) -> None:
         for lane, offset in positions.items():
             self._vain[lane] = offset
-            self._vain.move_to_end(lane)
-            if len(self._vain) > VAIN_MAX:
-                self._vain.popitem(last=False)
         for key in {key for _, key, _ in positions}:
             self._quiet[key] = self._quiet.get(key, 0) + 1
-            self._quiet.move_to_end(key)
-            if len(self._quiet) > QUIET_KEYS_MAX:
-                self._quiet.popitem(last=False)

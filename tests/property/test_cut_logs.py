@@ -135,7 +135,7 @@ def test_what_is_read_after_a_new_leader_was_met_is_its_log(seed) -> None:
 
     async def main() -> None:
         world = await live_on(Random(seed))
-        end = world.bench.fetcher._kit.lineages.of((TOPIC_ID, 0)).end
+        end = world.bench.fetcher._kit.scans.lineages.of((TOPIC_ID, 0)).end
         for isolation in (0, 1):  # a reader at the head meets the leader of now
             await world.bench.fetch_one(
                 0, max(end, world.log.end), isolation=isolation, max_wait_ms=50

@@ -28,7 +28,7 @@ from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.commits.late_pushes import LatePushes
 from keylane.proxy.commits.log_checks import LogChecks
 from keylane.proxy.lanes import pending_fetch as lane_poll
-from keylane.proxy.lanes import reader
+from keylane.proxy.lanes.reads import Read
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.net.answer_times import Patience
 from keylane.proxy.nodes.lease import Lease
@@ -129,7 +129,7 @@ def _forget_what_lives() -> Sequence[Any]:
 def _count_what_is_sent() -> Sequence[Any]:
     """A read that waits for its connection does not count as using it."""
     has_none = property(lambda _self: False, lambda _self, _has_line: None)
-    return [mock.patch.object(reader._Read, "has_line", has_none)]
+    return [mock.patch.object(Read, "has_line", has_none)]
 
 
 def _ask_the_journal_alone(

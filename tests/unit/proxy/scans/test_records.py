@@ -105,11 +105,11 @@ def test_the_book_keeps_one_object_per_split_and_forgets_the_longest_unused(
     assert book.learn(KeySplit((1,))) is first
 
     book.learn(KeySplit((2,)))
-    assert book.find(digest_of(first)) is first
+    assert book.use(digest_of(first)) is first
     book.learn(KeySplit((3,)))
 
-    assert book.find(digest_of(KeySplit((2,)))) is None
-    assert book.find(digest_of(KeySplit((1,)))) is first
+    assert book.use(digest_of(KeySplit((2,)))) is None
+    assert book.use(digest_of(KeySplit((1,)))) is first
     assert digest_of(KeySplit((1,), (0, NO_OUTPUT))) != digest_of(KeySplit((1,), (NO_OUTPUT, 0)))
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from keylane.proxy.lanes.kernel_clock import KernelClock
+from keylane.proxy.lanes.block_split import KernelClock
 from keylane.proxy.runtime.stats import ProxyStats
 
 
