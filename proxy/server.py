@@ -51,8 +51,9 @@ class ProxyServer:
             ServerCalls(
                 on_failed=self._fail,
                 on_closed=self._closed,
+                on_brokers=self._learn_brokers,
                 bind_broker=self._bind_broker,
-                on_bound=self._note_bound,
+                rejoin=self._rejoin,
             ),
         )
         self._parts, base = parts, parts.base
@@ -82,8 +83,6 @@ class ProxyServer:
             None, split_address(self.config.listen)[1], self._parts.dialer.any_broker
         )
         self._shared.bootstrap = self.config.advertised_bootstrap(port)
-        self._cluster.on_brokers = self._learn_brokers
-        self._cluster.on_grown = None if self._nodes is None else self._nodes.rejoin
         await self._cluster.start()
         await self._parts.group_start.start()
         if self._parts.feed is not None:
@@ -157,7 +156,7 @@ class ProxyServer:
         log.info("listening broker=%d port=%d", broker_id, port)
         return address
 
-    def _note_bound(self) -> None:
+    def _rejoin(self) -> None:
         if self._nodes is not None:
             self._nodes.rejoin()
 

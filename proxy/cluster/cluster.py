@@ -18,8 +18,10 @@ from kio.schema.types import TopicName
 
 from keylane.config.node import ProxyConfig
 from keylane.errors import ConfigInvalid, KeylaneError, UpstreamLost
+from keylane.offsets.lineage import PartitionKey
 from keylane.proxy.cluster.broker_links import BrokerLinks, link_of, outcome_of
 from keylane.proxy.cluster.lane_plans import load_plans
+from keylane.proxy.net.answer_times import Address
 from keylane.proxy.net.security.node_security import Security
 from keylane.proxy.net.upstream import ServiceLink
 from keylane.proxy.runtime.stats import ProxyStats
@@ -58,7 +60,18 @@ class Cluster:
     when it is slow. Invariant: one such Metadata request is under way at most.
     """
 
-    def __init__(self, config: ProxyConfig, stats: ProxyStats | None = None) -> None:
+    def __init__(
+        self,
+        config: ProxyConfig,
+        stats: ProxyStats | None = None,
+        *,
+        on_brokers: Callable[[Iterable[Broker]], Awaitable[None]] | None = None,
+        on_grown: Callable[[], None] = lambda: None,
+    ) -> None:
+        """on_brokers: receives the brokers of each answer, before any client does.
+
+        on_grown: is called when the registry's pins have changed, except by other nodes.
+        """
         self._config = config
         self.security = Security(config)
         pattern = config.lane_name_pattern
@@ -76,15 +89,15 @@ class Cluster:
             where=lambda: [(broker.host, broker.port) for broker in self.brokers.values()],
             id_of=self._id_of,
         )
-        self.leaders: dict[tuple[uuid.UUID, int], tuple[int, int]] = {}
-        self.on_brokers: Callable[[Iterable[Broker]], Awaitable[None]] | None = None
-        """Reported of the brokers of each answer, before any client is."""
-        self.on_leader: list[Callable[[tuple[uuid.UUID, int], int], None]] = []
-        """Reported of a later leader epoch of a partition (topic id, index) than was known."""
-        self.on_grown: Callable[[], None] | None = None
-        """Called when `pins` has changed, except by other nodes."""
-        self._to_leaders: dict[asyncio.Task[ServiceLink | KeylaneError], tuple[Any, int]] = {}
-        """Connections being opened to leaders: of which place, by which epoch."""
+        self.leaders: dict[PartitionKey, tuple[int, int]] = {}
+        """(broker id, leader epoch)."""
+        self._on_brokers, self._on_grown = on_brokers, on_grown
+        self.on_leader: list[Callable[[PartitionKey, int], None]] = []
+        """Functions that receive a later leader epoch of a partition than was known."""
+        self._to_leaders: dict[
+            asyncio.Task[ServiceLink | KeylaneError], tuple[PartitionKey, int]
+        ] = {}
+        """Connections being opened to leaders: the partition, and the leader's epoch."""
         self._logged_grown: dict[str, int] = {}
         self._logged_refused: dict[str, set[tuple[str, int]]] = {}
         """By topic."""
@@ -113,16 +126,16 @@ class Cluster:
             await self._learn(await self._metadata(topics=(name,)))
 
     def seek_leader(self, topic: str, topic_id: uuid.UUID, partition: int, epoch: int) -> None:
-        """Its leader of that epoch leads no more: learn now of the next, and not with a request.
+        """Learn the next leader in the background: the one of this epoch leads no more.
 
-        It may have another log, and until it is known offsets are led on by the old one.
+        The next one may have another log, and until it is known offsets are led on by the old one.
         """
         if topic not in self._seeking:
             seeking = self._seek(topic, (topic_id, partition), epoch)
             task = self._seeking[topic] = spawn(seeking, "next leader")
             task.add_done_callback(lambda _: self._seeking.pop(topic))
 
-    async def _seek(self, topic: str, place: tuple[uuid.UUID, int], epoch: int) -> None:
+    async def _seek(self, topic: str, place: PartitionKey, epoch: int) -> None:
         for pause_s in SEEK_PAUSES_S:
             await asyncio.sleep(pause_s)
             try:
@@ -133,14 +146,11 @@ class Cluster:
                 return
 
     async def link_to(self, node_id: int) -> ServiceLink:
-        """A new service connection to a broker. Raises: UpstreamLost."""
-        broker = self.brokers.get(node_id)
-        if broker is None:
-            raise UpstreamLost(f"broker {node_id} is unknown")
-        return await self.links.open((broker.host, broker.port))
+        """Open a service connection to a broker. Raises: UpstreamLost."""
+        return await self.links.open(self._address_of(node_id))
 
     async def leader_of(self, topic: str, topic_id: uuid.UUID, partition: int) -> tuple[int, int]:
-        """(broker id, leader epoch), learnt anew. Raises: UpstreamLost."""
+        """Return (broker id, leader epoch), learnt anew. Raises: UpstreamLost."""
         await self.refresh_topic(topic)
         found = self.leaders.get((topic_id, partition))
         if found is None or found[0] < 0:
@@ -150,9 +160,9 @@ class Cluster:
     async def link_to_leader(
         self, topic: str, topic_id: uuid.UUID, partition: int
     ) -> tuple[ServiceLink, int, int]:
-        """A new connection to a leader, its id and epoch. Raises: UpstreamLost.
+        """Return a new connection to a leader, its id and epoch. Raises: UpstreamLost.
 
-        When another one leads meanwhile, as the old one hangs, that is not waited for.
+        A leader that hangs is not waited for once another one leads.
         """
         leader_id, epoch = await self.leader_of(topic, topic_id, partition)
         opening = spawn(outcome_of(self.link_to(leader_id)), "link to a leader")
@@ -167,18 +177,19 @@ class Cluster:
         return link_of(opening.result()), leader_id, epoch
 
     async def ask_broker(self, node_id: int, entity: Any) -> Any:
-        """Ask one broker, over a connection that is kept for such. Raises: UpstreamLost."""
-        return await (await self._kept_link(node_id)).request(entity)
+        """Ask one broker, over a connection that is kept for questions. Raises: UpstreamLost."""
+        return await (await self.links.kept(self._address_of(node_id))).request(entity)
 
     async def versions_of(self, node_id: int) -> Mapping[int, int]:
-        """The highest version of each API that a broker speaks. Raises: UpstreamLost."""
-        return (await self._kept_link(node_id)).version_max
+        """Return the highest version of each API that a broker speaks. Raises: UpstreamLost."""
+        return (await self.links.kept(self._address_of(node_id))).version_max
 
-    async def _kept_link(self, node_id: int) -> ServiceLink:
+    def _address_of(self, node_id: int) -> Address:
+        """Return the address of a broker. Raises: UpstreamLost."""
         broker = self.brokers.get(node_id)
         if broker is None:
             raise UpstreamLost(f"broker {node_id} is unknown")
-        return await self.links.kept((broker.host, broker.port))
+        return broker.host, broker.port
 
     async def request(self, entity: Any) -> Any:
         """Ask any broker with a kio request. Raises: UpstreamLost."""
@@ -237,11 +248,11 @@ class Cluster:
                 if known is not None:
                     self.links.leave((known.host, known.port))
             found.append(broker)
-        if self.on_brokers is not None:
-            await self.on_brokers(found)
+        if self._on_brokers is not None:
+            await self._on_brokers(found)
 
     def read_racks(self, topic_id: uuid.UUID, partition_count: int) -> tuple[frozenset[str], ...]:
-        """By partition, the rack that it is read from: its leader's. Empty: none is known."""
+        """Return each partition's rack, which is its leader's; empty: none is known."""
         racks = []
         for partition in range(partition_count):
             leader_id, _ = self.leaders.get((topic_id, partition), (-1, -1))
@@ -272,8 +283,8 @@ class Cluster:
             if known is not None and known[1] < epoch:
                 self._note_leader(place, epoch)
 
-    def _note_leader(self, place: tuple[uuid.UUID, int], epoch: int) -> None:
-        """A partition has a later leader."""
+    def _note_leader(self, place: PartitionKey, epoch: int) -> None:
+        """Note a later leader of a partition."""
         for opening, (of_place, of_epoch) in list(self._to_leaders.items()):
             if of_place == place and of_epoch < epoch:
                 opening.cancel()
@@ -281,12 +292,12 @@ class Cluster:
             report(place, epoch)
 
     def topic_ids(self) -> set[uuid.UUID]:
-        """Topics of which something is known."""
+        """Return the topics of which something is known."""
         known = {topic.topic_id for topic in self.registry.topics.values()}
         return known | {topic_id for topic_id, _ in self.leaders}
 
     def forget_topics(self, topic_ids: Collection[uuid.UUID]) -> None:
-        """They are surely gone: not only unknown to a broker that lags behind."""
+        """Forget topics that are surely gone, and not only unknown to a broker that lags behind."""
         for topic_id in topic_ids:
             name = self.registry.name_of_id(topic_id)
             if name is not None:
@@ -298,20 +309,19 @@ class Cluster:
             del self.leaders[place]
 
     def update_nodes(self, number: int, membership: Membership) -> None:
-        """Take note of other nodes' lane rules and pins; say what nodes do not agree on.
+        """Note other nodes' lane rules and pins; log the topics that nodes do not agree on.
 
-        number: of this node.
+        number: this node's.
         """
-        self._update_pins([node for node in membership.nodes if node.number != number])
+        others = [node for node in membership.nodes if node.number != number]
+        self._update_pins(others)
         registry = self.registry
         before = registry.disputes.among(registry.topics)
         dissenters = registry.disputes.dissenters
-        others = {
-            node.number: LaneMeanings(node.rules, node.lane_name_pattern)
-            for node in membership.nodes
-            if node.number != number
+        meanings = {
+            node.number: LaneMeanings(node.rules, node.lane_name_pattern) for node in others
         }
-        registry.update_nodes(number, others)
+        registry.update_nodes(number, meanings)
         disputes = registry.disputes.among(registry.topics)
         if registry.disputes.dissenters not in (dissenters, ()):
             log.warning("nodes have other lane rules nodes=%s", registry.disputes.dissenters)
@@ -321,16 +331,11 @@ class Cluster:
         if len(disputes) > DISPUTES_LOGGED_MAX:
             log.error("topics are not served topics=%d, some were named", len(disputes))
         for name, reason in disputes.items():
-            count = self.registry.topics[name].partition_count
+            count = registry.topics[name].partition_count
             self._logged_refused.setdefault(name, set()).add((reason, count))
         settled = [name for name in before if name not in disputes]
         if settled:
             log.info("nodes agree again topics=%d first=%s", len(settled), settled[0])
-
-    @property
-    def pins(self) -> dict[str, int]:
-        """Same as `TopicRegistry.pins`: layouts that other nodes have to keep."""
-        return self.registry.pins()
 
     def _update_pins(self, others: Iterable[NodeInfo]) -> None:
         """Keep the pins of other nodes, but not of topics in `accept_layout`."""
@@ -346,7 +351,7 @@ class Cluster:
             self._log_grown(name, is_received=True)
 
     def _log_refused(self, name: str) -> None:
-        """Say once per count that a plan does not fit, under each name that stands for it."""
+        """Log once per count that a plan does not fit, under each name that stands for it."""
         count = self.registry.topics[name].partition_count
         for refusal in self.registry.refusals_of(name):
             reported = self._logged_refused.setdefault(name, set())
@@ -355,13 +360,13 @@ class Cluster:
                 log.error("topic is not served topic=%s reason=%s", name, refusal)
 
     def _log_grown(self, name: str, *, is_received: bool = False) -> None:
-        """Say once per count that partitions of a lane topic are not read by its lanes."""
+        """Log once per count that partitions of a lane topic are not read by its lanes."""
         count = self.registry.grown.get(name)
         if count is None or self._logged_grown.get(name) == count:
             return
         self._logged_grown[name] = count
-        if self.on_grown is not None and not is_received:
-            self.on_grown()
+        if not is_received:
+            self._on_grown()
         log.warning(
             "partitions were added, lanes do not read them topic=%s partitions=%d seen=%d "
             "remedy=stop the topic's groups, start once with accept_layout",

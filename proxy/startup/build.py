@@ -9,9 +9,10 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import ParamSpec
 
 from keylane.config.node import ProxyConfig
 from keylane.errors import KeylaneError
@@ -20,7 +21,7 @@ from keylane.journal.own_topic import OwnTopicClients
 from keylane.journal.set_aside import SetAside
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.apis.shared.context import Shared
-from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.cluster.cluster import Broker, Cluster
 from keylane.proxy.cluster.partition_source import UpstreamSource
 from keylane.proxy.commits.forgetting import Forgetting, KeptElsewhere
 from keylane.proxy.commits.group_offsets import GroupOffsets
@@ -39,7 +40,6 @@ from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.feed import ScanFeed
 from keylane.proxy.scans.lag import LaneTallies
 from keylane.proxy.scans.loads import LaneLoads
-from keylane.proxy.scans.scan_listeners import ScanListeners
 from keylane.proxy.scans.waits import ScanWaits
 from keylane.proxy.session.entrance import Entrance
 from keylane.proxy.session.hooks import SessionHooks
@@ -54,6 +54,8 @@ from keylane.proxy.topics.settings_store import SettingsStore
 from keylane.proxy.topics.switches import SwitchBoard
 from keylane.tasks import Watched
 
+P = ParamSpec("P")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCalls:
@@ -61,8 +63,10 @@ class ServerCalls:
 
     on_failed: Callable[[KeylaneError], None]
     on_closed: Callable[[ClientSession], None]
+    on_brokers: Callable[[Iterable[Broker]], Awaitable[None]]
     bind_broker: Callable[[int], Awaitable[tuple[str, int]]]
-    on_bound: Callable[[], None]
+    rejoin: Callable[[], None]
+    """Publish what this node is to the others, which has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     stats, health = ProxyStats(), Health()
     upkeep = Upkeep(SetAside(time.monotonic), Watched())
     config, plan = fit_memory(config)
-    cluster = Cluster(config, stats)
+    cluster = Cluster(config, stats, on_brokers=calls.on_brokers, on_grown=calls.rejoin)
     budget = budget_of(raise_limit(), config)
     base = ControlBase(config, stats, cluster, health, upkeep, budget.control)
     memory = MemoryWatch(config, plan, stats)
@@ -103,7 +107,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     groups = build_groups(base, own_topics, nodes)
     loads, tallies = LaneLoads(time.monotonic), LaneTallies()
     fetcher, feed = build_readers(base, own_topics, groups, loads, tallies)
-    brokers = Listeners(calls.bind_broker, stats, on_bound=calls.on_bound)
+    brokers = Listeners(calls.bind_broker, stats, on_bound=calls.rejoin)
     shared = Shared(
         config=config,
         addresses=brokers.addresses,
@@ -193,24 +197,25 @@ def build_readers(
     tallies: LaneTallies,
 ) -> tuple[LaneFetcher, ScanFeed | None]:
     """Readers of partitions, and what listens to their scans, here and on other nodes."""
-    here = ScanListeners(
-        (groups.on_scanned, loads.on_scanned, tallies.on_scanned),
-        (groups.on_truncated, loads.on_truncated, tallies.on_truncated),
-    )
+    on_scanned = in_turn(groups.on_scanned, loads.on_scanned, tallies.on_scanned)
+    on_truncated = in_turn(groups.on_truncated, loads.on_truncated, tallies.on_truncated)
     feed = None
-    of_readers: list[LaneFetcher] = []
     if base.config.node is not None:
         # A cut that another node has met is one for this node's readers, too; they come below.
         def cut_readers(topic_id: uuid.UUID, partition: int, end: int) -> None:
-            for reader in of_readers:
-                reader.forget_cut(topic_id, partition, end)
+            fetcher.forget_cut(topic_id, partition, end)
 
-        cut = ScanListeners((), (cut_readers, *here.truncated))
-        feed = build_feed(base.config.node, own_topics, here, cut, groups, base.cluster)
-        groups.scan_waits = ScanWaits(hurry=feed.hurry)
-        here = ScanListeners(
-            (here.on_scanned, feed.note_scanned), (here.on_truncated, feed.note_truncated)
+        feed = ScanFeed(
+            own_topics,
+            number=base.config.node,
+            on_scanned=on_scanned,
+            on_truncated=in_turn(cut_readers, on_truncated),
+            on_past=partial(note_past, groups, base.cluster),
+            wall_clock=time.time,  # noqa: TID251
         )
+        groups.scan_waits = ScanWaits(hurry=feed.hurry)
+        on_scanned = in_turn(on_scanned, feed.note_scanned)
+        on_truncated = in_turn(on_truncated, feed.note_truncated)
     config, cluster = base.config, base.cluster
     fetcher = LaneFetcher(
         partial(UpstreamSource.open, cluster),
@@ -225,43 +230,34 @@ def build_readers(
             threads=config.filter_threads or os.cpu_count() or 1,
         ),
         ScanSeams(
-            on_scanned=here.on_scanned,
-            on_truncated=here.on_truncated,
+            on_scanned=on_scanned,
+            on_truncated=on_truncated,
             remote_scanned_end=(lambda *_: -1) if feed is None else feed.remote_scanned_end,
             lineages=groups.lineages,
         ),
         clock=time.monotonic,
         stats=base.stats,
     )
-    of_readers.append(fetcher)
     cluster.on_leader.append(fetcher.note_leader)
     return fetcher, feed
 
 
-def build_feed(
-    number: int,
-    own_topics: OwnTopicClients,
-    here: ScanListeners,
-    cut: ScanListeners,
-    groups: GroupOffsets,
-    cluster: Cluster,
-) -> ScanFeed:
-    """Scans of the other nodes."""
+def in_turn(*functions: Callable[P, None]) -> Callable[P, None]:
+    """Return a function that calls all of these in order."""
 
-    def on_past(block: ScannedBlock) -> None:
-        groups.on_scanned(block)
-        led = cluster.leaders.get((block.topic_id, block.partition))
-        if led is not None:
-            groups.scans.note_past(block, led[1])
+    def call(*args: P.args, **named: P.kwargs) -> None:
+        for function in functions:
+            function(*args, **named)
 
-    return ScanFeed(
-        own_topics,
-        number=number,
-        on_scanned=here.on_scanned,
-        on_truncated=cut.on_truncated,
-        on_past=on_past,
-        wall_clock=time.time,  # noqa: TID251
-    )
+    return call
+
+
+def note_past(groups: GroupOffsets, cluster: Cluster, block: ScannedBlock) -> None:
+    """Note a block that another node published before this one began."""
+    groups.on_scanned(block)
+    led = cluster.leaders.get((block.topic_id, block.partition))
+    if led is not None:
+        groups.scans.note_past(block, led[1])
 
 
 def build_forgetting(shared: Shared, tallies: LaneTallies) -> Forgetting:

@@ -104,7 +104,7 @@ class NodeParts:
             bootstrap=self.shared.bootstrap,
             brokers=dict(self.shared.addresses),
             rules=self._cluster.node_rules,
-            pinned=self._cluster.pins,
+            pinned=self._cluster.registry.pins(),
             lane_name_pattern=config.lane_name_pattern or "",
             control=url,
             version=__version__,

@@ -10,9 +10,12 @@ never.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, NamedTuple
 
+from keylane.bounded import BoundedDict
 from keylane.config.node import LaneRule
 from keylane.config.topic_rules import falls_under
 from keylane.keyrange.key_split import LaneCuts
@@ -21,6 +24,7 @@ from keylane.proxy.topics.node_values import NodeRule
 
 NAMES_JUDGED_MAX: Final = 10_000
 """Names whose meaning is remembered; clients may name topics that do not exist."""
+PLAIN: Final = "a plain topic"
 
 
 class Meaning(NamedTuple):
@@ -39,37 +43,35 @@ class Meaning(NamedTuple):
         return f"{text} by the plan {self.fingerprint[:12]}" if self.fingerprint else text
 
 
+@dataclass(frozen=True)
 class LaneMeanings:
-    """The lane rules of one node, asked by name. Two with equal rules are equal."""
+    """The lane rules of one node, asked by name. Equal rules give every name the same meaning."""
 
-    def __init__(self, rules: Sequence[NodeRule] = (), pattern: str = "") -> None:
-        """pattern: `lane_name_pattern`; empty: no name is a lane name."""
-        self._rules, self._text = tuple(rules), pattern
+    rules: tuple[NodeRule, ...] = ()
+    lane_name_pattern: str = ""
+    """Empty: no name is a lane name."""
+
+    @cached_property
+    def _lane_names(self) -> re.Pattern[str] | None:
         # The pattern may come from another node, whose message was checked for its size only.
+        pattern = self.lane_name_pattern
         is_pattern = pattern.count("{topic}") == pattern.count("{lanes}") == 1
-        self._pattern = compile_lane_names(pattern) if is_pattern else None
-        self._plans = {rule.topic: rule.fingerprint for rule in rules if rule.fingerprint}
+        return compile_lane_names(pattern) if is_pattern else None
 
-    def __eq__(self, other: object) -> bool:
-        """Return whether the rules are equal, so that every name means the same."""
-        if not isinstance(other, LaneMeanings):
-            return NotImplemented
-        return (self._rules, self._text) == (other._rules, other._text)
-
-    def __hash__(self) -> int:
-        """Return the hash of the rules."""
-        return hash((self._rules, self._text))
+    @cached_property
+    def _plans(self) -> dict[str, str]:
+        return {rule.topic: rule.fingerprint for rule in self.rules if rule.fingerprint}
 
     def of(self, name: str) -> Meaning | None:
         """Return the lanes that a name stands for; None: a plain topic."""
         fingerprint = self._plans.get(name, "")
         # A lane name first: `shop-a.lanes-8` must not fall under a glob `shop-*`.
-        match = self._pattern.fullmatch(name) if self._pattern else None
+        match = self._lane_names.fullmatch(name) if self._lane_names else None
         if match is not None and not match["topic"].startswith("__"):
             lanes = int(match["lanes"])
             if lanes <= LANE_COUNT_MAX:
                 return Meaning(match["topic"], lanes, fingerprint)
-        for rule in self._rules:
+        for rule in self.rules:
             if falls_under(name, rule.topic):
                 return Meaning(name, rule.lanes, fingerprint)
         return None
@@ -105,7 +107,7 @@ class Disputes:
     def __init__(self, own: LaneMeanings) -> None:
         self._own = own
         self._number, self._others = 0, dict[int, LaneMeanings]()
-        self._judged: dict[str, str | None] = {}
+        self._judged: BoundedDict[str, str | None] = BoundedDict(NAMES_JUDGED_MAX)
 
     def update(self, number: int, others: Mapping[int, LaneMeanings]) -> None:
         """Take note of other nodes' rules, by node number; this node's number is `number`."""
@@ -137,8 +139,6 @@ class Disputes:
         if not self._others:
             return None
         if name not in self._judged:
-            if len(self._judged) >= NAMES_JUDGED_MAX:
-                self._judged.clear()
             self._judged[name] = self._describe(name)
         return self._judged[name]
 
@@ -151,13 +151,9 @@ class Disputes:
                 there.setdefault(meaning, []).append(other)
         if not there:
             return None
-        reported = [f"{_log(here)} at this node ({self._number})"]
+        reported = [f"{here or PLAIN} at this node ({self._number})"]
         reported += [
-            f"{_log(meaning)} at node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"
+            f"{meaning or PLAIN} at node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"
             for meaning, nodes in there.items()
         ]
         return f"lanes: nodes do not agree on {name}: {'; '.join(reported)}"
-
-
-def _log(meaning: Meaning | None) -> str:
-    return "a plain topic" if meaning is None else str(meaning)

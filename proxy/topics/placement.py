@@ -9,13 +9,17 @@ broker's own id would be that of another node, or of none: clients would retry w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from keylane.bounded import BoundedDict
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.hash import key_hash
+from keylane.offsets.lineage import PartitionKey
 from keylane.offsets.records.journal import ic_partition
+from keylane.producers.sequence import SequenceMap
 from keylane.proxy.topics.node_values import Address, Membership, NodeInfo
+from keylane.proxy.topics.registry import TopicRegistry
 
 ID_STRIDE: Final = 1_000_000
 """Between the virtual ids of two nodes; 999 times this and broker ids below it fit an int32."""
@@ -36,7 +40,7 @@ class Placement:
         self.is_alone: Final = number is None
         self._nodes: dict[int, NodeInfo | None] = {} if number is None else {number: None}
         self._owners: tuple[int, ...] = ()
-        self._cached: dict[tuple[str, int], Sequence[int]] = {}
+        self._cached: BoundedDict[tuple[str, int], Sequence[int]] = BoundedDict(TOPICS_CACHED_MAX)
 
     def update(self, membership: Membership) -> Placement:
         """Replace the known membership; return the former one."""
@@ -175,8 +179,6 @@ class Placement:
         key = (topic, partition_count)
         found = self._cached.get(key)
         if found is None:
-            if len(self._cached) >= TOPICS_CACHED_MAX:
-                self._cached.clear()
             found = self._cached[key] = spread(topic, partition_count, self.numbers)
         return found
 
@@ -203,6 +205,37 @@ def spread(topic: str, partition_count: int, numbers: Sequence[int]) -> Sequence
         loads[number] += 1
         placed[partition] = number
     return [placed[partition] for partition in range(partition_count)]
+
+
+def forget_gained(
+    sequences: SequenceMap,
+    registry: TopicRegistry,
+    leaders: Mapping[PartitionKey, tuple[int, int]],
+    before: Placement,
+    after: Placement,
+) -> int:
+    """Forget the producers of partitions that came here from another node; return their number.
+
+    While a partition was placed at another node, its producers were numbered there, and what is
+    known here is older. The next number would not be the one that the broker expects, and
+    librdkafka gives up; or the broker would take it for a retry, and a batch would be lost in
+    silence. A producer that is not known recovers by its own new epoch. Partitions that have gone
+    elsewhere stay: until its next Metadata a client goes on here, and no other node writes with
+    its sequences.
+
+    leaders: (broker id, leader epoch), where they are known. Source: docs/decisions/008.
+    """
+    gone = 0
+    for topic_id, partition in sequences.places():
+        name = registry.name_of_id(topic_id)
+        if name is None:
+            continue  # the topic is gone
+        leader_id, _ = leaders.get((topic_id, partition), (-1, -1))
+        at = partition, registry.count_of(name), leader_id
+        here = after.number
+        if before.node_of_partition(name, *at) != here == after.node_of_partition(name, *at):
+            gone += sequences.forget(topic_id, partition)
+    return gone
 
 
 def _best(topic: str, partition: int, numbers: Iterable[int]) -> int:

@@ -75,7 +75,7 @@ class RangeTable:
         for client_id, assignment in changes.items():
             clients.pop(client_id, None)
             if assignment is not None:
-                clients[client_id] = _read(client_id, assignment)
+                clients[client_id] = read_parts(client_id, assignment)
         if len(clients) > CLIENTS_MAX:
             raise AssignmentInvalid(f"{len(clients)} clients, at most {CLIENTS_MAX} have room")
         clients = dict(sorted(clients.items()))
@@ -110,7 +110,7 @@ class RangeTable:
             if assignment is None or client_count >= CLIENTS_MAX:
                 continue
             try:
-                parts = _read(client_id, assignment)
+                parts = read_parts(client_id, assignment)
             except AssignmentInvalid:
                 continue
             size = sum(len(ranges) for by in parts.values() for ranges in by.values())
@@ -137,12 +137,8 @@ def check_client_id(client_id: str) -> None:
         )
 
 
-def check_assignment(client_id: str, assignment: Assignment) -> None:
-    """Raises: AssignmentInvalid, whatever others have."""
-    _read(client_id, assignment)
-
-
-def _read(client_id: str, assignment: Assignment) -> Parts:
+def read_parts(client_id: str, assignment: Assignment) -> Parts:
+    """Return an assignment with its ranges merged. Raises: AssignmentInvalid."""
     check_client_id(client_id)
     parts: dict[str, Mapping[int, Ranges]] = {}
     for topic, partitions in sorted(assignment.items()):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from keylane.keyrange.key_split import KeySplit, owners_split
@@ -21,15 +20,6 @@ log = logging.getLogger("keylane.ranges")
 
 LOGGED_MAX: Final = 1000
 """Refusals that are logged per table; further ones say nothing new."""
-
-
-@dataclass(frozen=True, slots=True)
-class _OwnersSplit:
-    """A partition and its division among its owners."""
-
-    key_split: KeySplit
-    outputs: Mapping[str, int]
-    """Outputs by client id."""
 
 
 def view_of_cuts(topic: PhysicalTopic, partition: int, cuts: Sequence[int]) -> View:
@@ -51,7 +41,7 @@ class RangeViews:
         self._holder = holder
         self._table: RangeTable = holder.table
         self._views: dict[tuple[str, uuid.UUID], View | None] = {}
-        self._splits: dict[tuple[str, int], _OwnersSplit] = {}
+        self._splits: dict[tuple[str, int], tuple[KeySplit, Mapping[str, int]]] = {}
         self._logged: set[tuple[str, str, int]] = set()
 
     def has_ranges(self, client_id: str | None) -> bool:
@@ -111,15 +101,16 @@ class RangeViews:
             return None
         shares: dict[int, Share] = {}
         for partition, ranges in parts.items():
-            split = self._split(topic.name, partition)
-            shares[partition] = Share(ranges, split.key_split, split.outputs[client_id])
+            key_split, outputs = self._split(topic.name, partition)
+            shares[partition] = Share(ranges, key_split, outputs[client_id])
         return View.of_shares(client_id, topic.name, topic.topic_id, shares)
 
-    def _split(self, topic: str, partition: int) -> _OwnersSplit:
+    def _split(self, topic: str, partition: int) -> tuple[KeySplit, Mapping[str, int]]:
+        """Return how its owners share a partition, and the output of each client id."""
         split = self._splits.get((topic, partition))
         if split is None:
             owners = self._table.owners(topic, partition)
-            split = self._splits[topic, partition] = _OwnersSplit(
+            split = self._splits[topic, partition] = (
                 owners_split([ranges for _, ranges in owners]),
                 {client_id: number for number, (client_id, _) in enumerate(owners)},
             )

@@ -53,9 +53,12 @@ class TopicRegistry:
     ) -> None:
         """plans: cuts of all rules that name a plan, by the rule's topic."""
         self._rules, self._plans = rules, plans
-        self._topics: dict[str, PhysicalTopic] = {}
+        self.topics: dict[str, PhysicalTopic] = {}
+        """Known topics by name; not to be changed."""
         self._names: dict[uuid.UUID, str] = {}
         self._views = ViewTable()
+        self.views = self._views.by_name
+        """Views in use by name; not to be changed."""
         self.grown: dict[str, int] = {}
         self.own_topic_ids: set[bytes] = set()
         """Topics of keylane itself."""
@@ -63,28 +66,18 @@ class TopicRegistry:
         self.disputes = Disputes(self._own)
         self._published_pins: dict[str, int] = {}
 
-    @property
-    def topics(self) -> dict[str, PhysicalTopic]:
-        """Return all known topics by name; not to be changed."""
-        return self._topics
-
-    @property
-    def views(self) -> dict[str, View]:
-        """Return all views in use by name; not to be changed."""
-        return self._views.by_name
-
     def update_nodes(self, number: int, others: Mapping[int, LaneMeanings]) -> None:
         """Note the rules of other nodes, by node number; this node's number is `number`.
 
         Views on names that nodes do not agree on are dropped; once they agree, they are made anew.
         """
         self.disputes.update(number, others)
-        for name in self.disputes.among(self._views.by_name):
+        for name in self.disputes.among(self.views):
             self._views.drop(name)
 
     def pins(self) -> dict[str, int]:
         """Return how many partitions lanes keep to, by the id of a topic that has more."""
-        grown = (self._topics[name] for name in self.grown if name in self._topics)
+        grown = (self.topics[name] for name in self.grown if name in self.topics)
         return {str(topic.topic_id): topic.partition_count for topic in grown}
 
     def update_pins(self, pins: Mapping[str, int]) -> None:
@@ -93,7 +86,7 @@ class TopicRegistry:
         Otherwise a node that starts after a topic has grown would show other lanes than the rest.
         """
         self._published_pins = dict(pins)
-        for topic in list(self._topics.values()):
+        for topic in list(self.topics.values()):
             self._keep_published(topic)
 
     def rule_of(self, name: str) -> tuple[str, int] | None:
@@ -151,7 +144,7 @@ class TopicRegistry:
             raise ConfigInvalid(
                 f"lane_name_pattern: topic {name} exists, its name means lanes of {found.topic}"
             )
-        known = self._topics.get(name)
+        known = self.topics.get(name)
         if known is not None and known.topic_id == topic_id:
             # Kafka removes no partition: a smaller count is an old answer of a lagging broker.
             if partition_count <= known.partition_count:
@@ -161,26 +154,26 @@ class TopicRegistry:
                 return
         self.forget(name)
         self.grown.pop(name, None)
-        self._topics[name] = PhysicalTopic(
+        self.topics[name] = PhysicalTopic(
             name=name, topic_id=topic_id, partition_count=partition_count
         )
         self._names[topic_id] = name
         if name in OWN_TOPICS:
             self.own_topic_ids.add(topic_id.bytes)
-        self._keep_published(self._topics[name])
+        self._keep_published(self.topics[name])
 
     def pin_partitions(self, name: str, partition_count: int) -> None:
         """Keep to the partition count that groups' commits stand on (see `grown`)."""
-        topic = self._topics[name]
+        topic = self.topics[name]
         if partition_count < topic.partition_count:
             self._views.drop_topic(name)
             self.grown[name] = topic.partition_count
-            self._topics[name] = replace(topic, partition_count=partition_count)
+            self.topics[name] = replace(topic, partition_count=partition_count)
 
     def forget(self, name: str) -> None:
         """Forget a topic that is gone."""
         self._views.drop_topic(name)
-        topic = self._topics.pop(name, None)
+        topic = self.topics.pop(name, None)
         if topic is not None:
             self._names.pop(topic.topic_id, None)
             self.own_topic_ids.discard(topic.topic_id.bytes)
@@ -222,7 +215,7 @@ class TopicRegistry:
 
     def count_of(self, name: str) -> int:
         """Return the partition count at the brokers, with partitions without lanes; 0: unknown."""
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         return self.grown.get(name, topic.partition_count) if topic is not None else 0
 
     def name_of_id(self, topic_id: uuid.UUID) -> str | None:
@@ -231,12 +224,12 @@ class TopicRegistry:
 
     def id_of_name(self, name: str) -> uuid.UUID | None:
         """Return the broker's id of a topic name."""
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         return topic.topic_id if topic is not None else None
 
     def lane_topics(self) -> list[str]:
         """Return known topics that are seen as lanes under their own name."""
-        return [name for name in self._topics if self.rule_of(name) is not None]
+        return [name for name in self.topics if self.rule_of(name) is not None]
 
     def _keep_published(self, topic: PhysicalTopic) -> None:
         count = self._published_pins.get(str(topic.topic_id), 0)
@@ -249,7 +242,7 @@ class TopicRegistry:
 
     def _make_view(self, name: str) -> View | None:
         found = self.rule_of(name)
-        topic = self._topics.get(found[0]) if found else None
+        topic = self.topics.get(found[0]) if found else None
         if found is None or topic is None or topic.partition_count < 1:
             return None
         refusal = self._refusal(name)
@@ -258,14 +251,15 @@ class TopicRegistry:
         view_id = topic.topic_id
         if found[0] != name:
             view_id = uuid.uuid5(VIEW_NAMESPACE, f"{topic.topic_id}:{name}")
+        rule = next((rule for rule in self._rules if rule.matches(topic.name)), None)
         view = View(
             name=name,
             topic=topic.name,
             view_id=view_id,
             topic_id=topic.topic_id,
             lanes=LaneLayout(topic.partition_count, found[1], self._plans.get(name)),
-            reserve=self._reserve(topic.name),
-            codec=self._codec(topic.name),
+            reserve=rule is None or rule.reserve_message_value,
+            codec=CODEC_NONE if rule is None else CODECS[rule.compression],
         )
         self._views.add(view)
         return view
@@ -275,16 +269,10 @@ class TopicRegistry:
         if disagreement is not None:
             return disagreement
         cuts = self._plans.get(name)
-        topic = None if cuts is None else self._topics.get(self.physical_name(name))
+        topic = None if cuts is None else self.topics.get(self.physical_name(name))
         if cuts is None or topic is None or topic.partition_count == len(cuts.splits):
             return None
         return (
             f"lanes: the plan of {name} is for {len(cuts.splits)} partitions, topic "
             f"{topic.name} has {topic.partition_count}"
         )
-
-    def _reserve(self, topic: str) -> bool:
-        return next((r.reserve_message_value for r in self._rules if r.matches(topic)), True)
-
-    def _codec(self, topic: str) -> int:
-        return next((CODECS[r.compression] for r in self._rules if r.matches(topic)), CODEC_NONE)

@@ -20,13 +20,14 @@ from typing import Any, Final
 from keylane.config.own_names import SETTINGS_TOPIC
 from keylane.errors import AssignmentInvalid, RangesOverlap, SettingsInvalid
 from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.offsets.values import Damaged
 from keylane.proxy.topics.range_table import (
     CLIENTS_MAX,
     RANGES_MAX,
     Assignment,
     RangeTable,
-    check_assignment,
     check_client_id,
+    read_parts,
 )
 from keylane.proxy.topics.switches import (
     ACCEPT_INDIVIDUAL_COMMIT,
@@ -37,6 +38,8 @@ from keylane.proxy.topics.switches import (
 from keylane.wire.bounded_json import JsonInvalid, read_json
 
 TOPIC_NAME: Final = SETTINGS_TOPIC
+PARTITION: Final = 0
+"""The only one."""
 FORMAT: Final = 1
 RECORD_BYTES_MAX: Final = 900_000
 """Bound of one client's record; leaves room for the rest of its change."""
@@ -116,14 +119,6 @@ def batch_bytes(records: Sequence[Record]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A record that was accepted when it was read, and does not fit beside the others."""
-
-    offset: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class _Pending:
     """An assignment that waits for its version; None deletes."""
 
@@ -152,7 +147,7 @@ class SettingsState:
     switches: Switches = field(default_factory=Switches)
     _pending: dict[str, _Pending] = field(default_factory=dict)
     _pending_size: int = 0
-    _left_out: list[LeftOut] = field(default_factory=list)
+    _left_out: list[Damaged] = field(default_factory=list)
 
     def apply(self, key: bytes | None, value: bytes | None, offset: int = 0) -> bool:
         """Take in one record; return whether `table` or `switches` changed.
@@ -186,8 +181,8 @@ class SettingsState:
         finally:
             self._pending, self._pending_size = waiting, sum(each.size for each in waiting.values())
 
-    def take_left_out(self) -> list[LeftOut]:
-        """Return the assignments that were left out since the last call."""
+    def take_left_out(self) -> list[Damaged]:
+        """Return the assignments that were read since the last call, and do not fit."""
         left_out, self._left_out = self._left_out, []
         return left_out
 
@@ -200,7 +195,7 @@ class SettingsState:
             dropped = self._pending.pop(next(iter(self._pending)))
             self._pending_size -= dropped.size
             reason = "too many assignments stand before a version"
-            self._left_out.append(LeftOut(dropped.offset, reason))
+            self._left_out.append(Damaged(PARTITION, dropped.offset, reason))
 
     def _take_pending(self) -> dict[str, _Pending]:
         pending, self._pending, self._pending_size = self._pending, {}, 0
@@ -218,7 +213,7 @@ class SettingsState:
             self.table = self.table.with_clients(fitting, version=version)
             reason = f"an assignment of version {version} does not fit beside the others"
             self._left_out += [
-                LeftOut(each.offset, reason)
+                Damaged(PARTITION, each.offset, reason)
                 for client_id, each in pending.items()
                 if fitting[client_id] is not each.assignment
             ]
@@ -309,7 +304,7 @@ def _read_assignment(client_id: str, value: bytes | None) -> Assignment | None:
             }
             for topic, partitions in _read(value)["topics"].items()
         }
-        check_assignment(client_id, assignment)
+        read_parts(client_id, assignment)
     except (AttributeError, KeyError, TypeError, ValueError, AssignmentInvalid):
         raise SettingsInvalid("the value is no assignment") from None
     return assignment

@@ -29,6 +29,7 @@ from keylane.offsets.values import Damaged
 from keylane.proxy.topics.range_table import Assignment, RangeTable, RangeTableHolder
 from keylane.proxy.topics.settings_records import (
     CHANGE_BYTES_MAX,
+    PARTITION,
     TOPIC_NAME,
     Record,
     SettingsState,
@@ -57,7 +58,7 @@ POLL_MS: Final = 200
 """Delay in noticing the end of an older keylane's transaction, at most; records come at once."""
 RETRY_BACKOFF_S: Final = 1.0
 SEGMENT_BYTES: Final = 10 * 1024**2
-PLACE: Final = TopicPartition(TOPIC_NAME, 0)
+PLACE: Final = TopicPartition(TOPIC_NAME, PARTITION)
 
 
 class SettingsStore:
@@ -79,12 +80,9 @@ class SettingsStore:
         next_epoch: Callable[[str], Awaitable[tuple[int, int]]],
         write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
-        """Ask nothing of Kafka before `start`.
+        """next_epoch: gives the producer id of a transactional id, and its next epoch.
 
-        next_epoch: gives the producer id of a transactional id, and its next epoch; may raise
-            UpstreamLost.
-        options: gives arguments of every new aiokafka client, such as TLS and login.
-        set_aside: receives records that cannot be accepted. watched: runs the follower.
+        It may raise UpstreamLost.
         """
         self._clients, self._next_epoch = clients, next_epoch
         self._assignments, self._switches = assignments, switches
@@ -103,14 +101,16 @@ class SettingsStore:
         """
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_S):
-                await self._ensure_topic()
+                config = {"cleanup.policy": COMPACT, "segment.bytes": str(SEGMENT_BYTES)}
+                await self._clients.administer(lambda admin: ensure_topic(admin, TOPIC_NAME, config, 1))
                 consumer = self._consumer = self._clients.make_consumer(
                     isolation_level="read_committed"
                 )
                 await consumer.start()
                 # Before it fetches: a broker answers a connection in order, and holds an empty
                 # fetch for half a second.
-                end = await self._end()
+                # The last stable offset: behind it nothing is whole.
+                end = (await consumer.end_offsets([PLACE]))[PLACE]
                 consumer.assign([PLACE])
                 await consumer.seek_to_beginning(PLACE)
                 while self._position < end:
@@ -253,15 +253,6 @@ class SettingsStore:
         self._assignments.table = self._state.table
         self._switches.current = self._state.switches
 
-    async def _end(self) -> int:
-        """Return the last stable offset: behind it nothing is whole."""
-        assert self._consumer is not None, "start comes first"
-        return int((await self._consumer.end_offsets([PLACE]))[PLACE])
-
-    async def _ensure_topic(self) -> None:
-        config = {"cleanup.policy": COMPACT, "segment.bytes": str(SEGMENT_BYTES)}
-        await self._clients.administer(lambda admin: ensure_topic(admin, TOPIC_NAME, config, 1))
-
 
 async def _write_batch(producer: AIOKafkaProducer, records: Sequence[Record]) -> int:
     """Write all of them or none; return the offset of the first. Raises: KafkaError."""
@@ -270,7 +261,7 @@ async def _write_batch(producer: AIOKafkaProducer, records: Sequence[Record]) ->
         added = batch.append(timestamp=None, key=key, value=value)
         assert added is not None, "`settings_records` sees to the size"
     batch.close()
-    acknowledged = await producer.send_batch(batch, TOPIC_NAME, partition=PLACE.partition)
+    acknowledged = await producer.send_batch(batch, TOPIC_NAME, partition=PARTITION)
     return int((await acknowledged).offset)
 
 
@@ -283,11 +274,9 @@ def _apply_all(
         try:
             changed |= state.apply(record.key, record.value, record.offset)
         except SettingsInvalid as error:
-            damaged.append(Damaged(PLACE.partition, record.offset, str(error)))
+            damaged.append(Damaged(PARTITION, record.offset, str(error)))
         except Exception as error:  # noqa: BLE001 - one record must not block the others
             reason = f"a mistake of keylane in reading it, {type(error).__name__}"
-            damaged.append(Damaged(PLACE.partition, record.offset, reason))
-        damaged += [
-            Damaged(PLACE.partition, each.offset, each.reason) for each in state.take_left_out()
-        ]
+            damaged.append(Damaged(PARTITION, record.offset, reason))
+        damaged += state.take_left_out()
     return changed, damaged

@@ -78,7 +78,7 @@ async def test_start_learns_brokers_and_topics(cluster, link) -> None:
     async def bind(brokers: Iterable[Broker]) -> None:
         bound.extend(brokers)
 
-    cluster.on_brokers = bind
+    cluster._on_brokers = bind
     link.answers.append({"brokers": [node(1), node(2)], "topics": [topic("orders", 2)]})
 
     await cluster.start()
@@ -109,7 +109,7 @@ async def test_a_broker_that_moved_is_asked_where_it_is(cluster) -> None:
 
     schema: Any = load_response_schema(3, 12)
     coordinator: Any = load_response_schema(10, 3)
-    cluster.on_brokers = learn
+    cluster._on_brokers = learn
     await cluster.learn_brokers(build(schema, {"brokers": [node(1)]}).brokers)
     await cluster.learn_brokers((build(coordinator, node(1)),))
     assert reported == [Broker(node_id=1, host="kafka1", port=9092, rack="r")] * 2
@@ -287,25 +287,25 @@ async def test_of_many_topics_some_are_named(cluster, link, caplog) -> None:
 async def test_other_nodes_keep_to_the_partitions_of_lanes(cluster, link, caplog) -> None:
     """The fewest that any keeps to; a node that learns of it does not notify the others again."""
     joined: list[int] = []
-    cluster.on_grown = lambda: joined.append(1)
+    cluster._on_grown = lambda: joined.append(1)
     link.answers.append({"brokers": [node(1)], "topics": [topic("orders", 4)]})
     await cluster.start()
 
     cluster.update_nodes(1, pinning({str(ID): 3}, {str(ID): 2}))
 
-    assert cluster.pins == {str(ID): 2} and joined == []
+    assert cluster.registry.pins() == {str(ID): 2} and joined == []
     assert "partitions were added" in caplog.text and "seen=2" in caplog.text
 
 
 async def test_a_topic_that_grows_is_reported_to_other_nodes(cluster, link) -> None:
     """Once per count."""
     joined: list[int] = []
-    cluster.on_grown = lambda: joined.append(1)
+    cluster._on_grown = lambda: joined.append(1)
     for count in (2, 3, 3):
         link.answers.append({"brokers": [node(1)], "topics": [topic("orders", count)]})
         await cluster.refresh()
 
-    assert joined == [1] and cluster.pins == {str(ID): 2}
+    assert joined == [1] and cluster.registry.pins() == {str(ID): 2}
 
 
 async def test_a_layout_that_was_accepted_is_not_kept_back(monkeypatch, cluster, link) -> None:
@@ -317,7 +317,7 @@ async def test_a_layout_that_was_accepted_is_not_kept_back(monkeypatch, cluster,
 
     cluster.update_nodes(1, pinning({str(ID): 3}))
 
-    assert cluster.pins == {}
+    assert cluster.registry.pins() == {}
 
 
 def pinning(*pins: dict[str, int]) -> Membership:
@@ -348,7 +348,7 @@ async def test_a_topic_that_is_gone_leaves_nothing(cluster, link, caplog) -> Non
     cluster.forget_topics({ID})
 
     assert cluster.topic_ids() == {other} and set(cluster.leaders) == {(other, 0)}
-    assert cluster.registry.grown == cluster._logged_grown == {} == cluster.pins
+    assert cluster.registry.grown == cluster._logged_grown == {} == cluster.registry.pins()
     assert cluster.registry.name_of_id(ID) is None
 
 

@@ -64,7 +64,8 @@ def test_equal_rules_are_equal() -> None:
     assert len({LaneMeanings((one, other)), LaneMeanings((one, other))}) == 1
     assert LaneMeanings((one, other)) != LaneMeanings((other, one))
     assert LaneMeanings((one,), PATTERN) != LaneMeanings((one,))
-    assert LaneMeanings() != "rules"
+    text: object = "rules"
+    assert LaneMeanings() != text
 
 
 @pytest.mark.parametrize("pattern", ["{topic}{topic}", "{lanes}", "(", "{topic}.{lanes}.{lanes}"])
@@ -75,8 +76,8 @@ def test_a_pattern_that_no_node_can_have_names_nothing(pattern) -> None:
 
 def test_a_disagreement_names_nodes_and_meanings() -> None:
     """Nodes that mean the same stand together; a node that agrees with this one is not named."""
-    here = LaneMeanings([NodeRule(topic="orders", lanes=4)])
-    plan = LaneMeanings([NodeRule(topic="orders", lanes=4, fingerprint="ab" * 32)])
+    here = LaneMeanings((NodeRule(topic="orders", lanes=4),))
+    plan = LaneMeanings((NodeRule(topic="orders", lanes=4, fingerprint="ab" * 32),))
     others = {7: LaneMeanings(), 2: plan, 9: plan, 5: here}
 
     disputes = Disputes(here)

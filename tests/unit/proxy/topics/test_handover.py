@@ -6,9 +6,8 @@ import uuid
 
 from keylane.config.node import LaneRule
 from keylane.producers.sequence import SequencedBatch, SequenceMap
-from keylane.proxy.topics.handover import forget_gained
 from keylane.proxy.topics.node_values import Membership, NodeInfo
-from keylane.proxy.topics.placement import Placement
+from keylane.proxy.topics.placement import Placement, forget_gained
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.wire.produce import Refusal
 
