@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from keylane.keyrange.key_split import even_split
+from keylane.keyrange.key_split import PartitionSplit, even_split
 from keylane.offsets.records.journal import JournalRecord, StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -72,8 +72,7 @@ class Bench(Node):
                 lasts[:] = self.end - 1 - np.arange(self.lane_count) % BLOCK
             lasts[lane] = self.end - 1
             block = ScannedBlock(
-                topic="orders", topic_id=ORDERS, partition=0,
-                key_split=self.lanes("orders").key_split(0), start=start, end=self.end,
+                topic="orders", at=PartitionSplit(ORDERS, 0, self.lanes("orders").key_split(0)), start=start, end=self.end,
                 last_record_offsets=lasts, outputs=(None,) * self.lane_count, holes=(),
                 log_start_offset=0, leader_epoch=0, epochs=((0, start),),
             )  # fmt: skip

@@ -85,14 +85,13 @@ class GroupStates:
     # News from readers.
     def on_scanned(self, block: ScannedBlock) -> None:
         """A reader has looked at a block of a partition."""
-        place = (block.topic_id, block.partition)
+        key, place = block.at, block.at.place
         if self.scans.contradicts(block):
             # The place of the cut is not known: scans begin anew, states ask the leader.
             self.scans.on_truncated(*place, 0)
             self._checks.note_unsure(self._states_at(place))
             self.pushes.note_cut(*place)  # what was pushed may be of the log before
         self.scans.note(block)
-        key = block.partition_split
         scan = self.scans.known(key)
         if self.late:
             self.late.note_scanned(key, scan, self.scans.log_start_of(place))

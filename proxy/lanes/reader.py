@@ -86,7 +86,8 @@ class PartitionReader:
 
     def __init__(self, topic: str, key: ReaderKey, kit: ReaderKit) -> None:
         at, self.isolation_level, self._codec = key
-        self.topic, (self.topic_id, self.partition, self.key_split) = topic, at
+        self.topic, self._at = topic, at
+        self.topic_id, self.partition, self.key_split = at
         self._kit = kit
         self.log = LaneLog(self.key_split.output_count, kit.cache)
         self.listeners: dict[Listener, None] = {}
@@ -393,9 +394,7 @@ class PartitionReader:
             holes = ((offset, split.base_offset - 1), *holes)
         block = ScannedBlock(
             topic=self.topic,
-            topic_id=self.topic_id,
-            partition=self.partition,
-            key_split=self.key_split,
+            at=self._at,
             start=start,
             end=split.next_offset,
             last_record_offsets=last_record_offsets,

@@ -18,7 +18,7 @@ from keylane.cache.lane_log import MARKER_LATER
 from keylane.cache.lane_values import Aborted
 from keylane.cache.slice_cache import SliceCache
 from keylane.errors import BatchCorrupt, BatchUnsupported
-from keylane.keyrange.key_split import KeySplit, PartitionSplit
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineages
 from keylane.proxy.lanes.read_memory import Gates, ReadRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
@@ -80,9 +80,7 @@ class ScannedBlock:
     """A block of which all offsets in `[start, end)` were looked at."""
 
     topic: str
-    topic_id: uuid.UUID
-    partition: int
-    key_split: KeySplit
+    at: PartitionSplit
     start: int
     end: int
     last_record_offsets: NDArray[np.int64]
@@ -96,11 +94,6 @@ class ScannedBlock:
     """Leader epoch of the last batch, -1 when not known."""
     epochs: tuple[tuple[int, int], ...] = ()
     """(leader epoch, offset of its first batch in the block), ascending; none when not known."""
-
-    @property
-    def partition_split(self) -> PartitionSplit:
-        """The partition and the split that it was read under."""
-        return PartitionSplit(self.topic_id, self.partition, self.key_split)
 
 
 SplitFunction = Callable[..., Any]

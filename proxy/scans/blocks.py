@@ -49,9 +49,7 @@ def published_block(scan: Scan) -> ScannedBlock:
     rows = zip(sizes.tolist(), counts.tolist(), lasts.tolist(), strict=True)
     return ScannedBlock(
         topic=scan.topic,
-        topic_id=scan.topic_id,
-        partition=scan.partition,
-        key_split=scan.key_split,
+        at=scan.at,
         start=scan.start,
         end=scan.end,
         last_record_offsets=lasts,

@@ -204,14 +204,14 @@ class ScanFeed:
 
     def note_scanned(self, block: ScannedBlock) -> None:
         """Note a block that a reader of this node has looked at. Some 10 microseconds."""
-        self._know((block.topic_id, block.partition), -1, block.leader_epoch)
+        self._know(block.at.place, -1, block.leader_epoch)
         self._runs.note(block, self._now_s())
         self._news.set()
 
     def note_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """Note a cut at `end` that a reader of this node has seen."""
         known = self._known.get((topic_id, partition), _Known())
-        cut = Cut(topic_id, partition, end, min(known.leader_epoch + 1, EPOCH_MAX))
+        cut = Cut((topic_id, partition), end, min(known.leader_epoch + 1, EPOCH_MAX))
         self._runs.cut(cut)
         self._guard(cut, self._sender)
         self._news.set()
@@ -266,11 +266,10 @@ class ScanFeed:
     def _by_partition(self, news: list[News]) -> dict[int, list[News]]:
         """Return news by partition of the scans topic: news of one place stay in order."""
         count = len(self._partitions)
-        if count == 1:
-            return {0: news}
         parts: dict[int, list[News]] = {}
         for item in news:
-            place = item.topic_id.bytes + item.partition.to_bytes(4, "big")
+            topic_id, number = item.place if isinstance(item, Cut) else item.at.place
+            place = topic_id.bytes + number.to_bytes(4, "big")
             parts.setdefault(zlib.crc32(place) % count, []).append(item)
         return parts
 
@@ -384,11 +383,11 @@ class ScanFeed:
             self._take_item(item, packet.sender, on_scanned)
 
     def _take_item(self, item: News, sender: Sender, on_scanned: OnScanned) -> None:
-        place = (item.topic_id, item.partition)
         if isinstance(item, Cut):
             self._guard(item, sender)
-            self._on_truncated(*place, item.end)
+            self._on_truncated(*item.place, item.end)
             return
+        place = item.at.place
         guard = self._guards.get(place)
         if guard is not None:
             if self._now_s() >= guard.until_s:
@@ -407,13 +406,12 @@ class ScanFeed:
         known.leader_epoch = max(known.leader_epoch, leader_epoch)
 
     def _guard(self, cut: Cut, sender: Sender) -> None:
-        place = (cut.topic_id, cut.partition)
-        guard = self._guards.get(place) or _Guard(cut.end, cut.leader_epoch)
-        self._guards[place] = guard
+        guard = self._guards.get(cut.place) or _Guard(cut.end, cut.leader_epoch)
+        self._guards[cut.place] = guard
         guard.end, guard.until_s = min(guard.end, cut.end), self._now_s() + CUT_GUARD_S
         guard.leader_epoch = max(guard.leader_epoch, cut.leader_epoch)
         guard.informed.add(sender)
-        known = self._known.get(place)
+        known = self._known.get(cut.place)
         if known is not None:
             known.remote_scanned_end = min(known.remote_scanned_end, cut.end)
 

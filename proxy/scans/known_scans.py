@@ -49,7 +49,7 @@ class Scans(SplitTable[ScanIndex]):
         A later leader may have another log, and no node is left that has met the cut.
         """
         if block.leader_epoch < leader_epoch:
-            self.note_leader((block.topic_id, block.partition), leader_epoch)
+            self.note_leader(block.at.place, leader_epoch)
 
     def known(self, key: PartitionSplit) -> ScanIndex:
         """Return the scan of a log, or an empty one until its new leader's log was compared.
@@ -60,8 +60,8 @@ class Scans(SplitTable[ScanIndex]):
 
     def note(self, block: ScannedBlock) -> None:
         """Add a block that a reader here or on another node has looked at."""
-        place = (block.topic_id, block.partition)
-        scan = self.of(block.partition_split)
+        place = block.at.place
+        scan = self.of(block.at)
         scan.add(block.start, block.end, block.last_record_offsets, holes=block.holes)
         if not block.epochs:  # of another node; a reader of this one has noted them
             seen = (block.leader_epoch, block.start)
@@ -77,7 +77,7 @@ class Scans(SplitTable[ScanIndex]):
 
         Ask before `note`. The log was cut there, and the reader had nothing to compare it with.
         """
-        place = (block.topic_id, block.partition)
+        place = block.at.place
         if not block.epochs and self.is_unsure(place):
             return self._new_leaders[place] <= block.leader_epoch
         lineage = self._lineages.of(place)

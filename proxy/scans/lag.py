@@ -299,7 +299,7 @@ class LaneTallies(SplitTable[PartitionTally]):
 
     def on_scanned(self, block: ScannedBlock) -> None:
         """Count a block that a reader has split. Cost: 10 microseconds per lane with records."""
-        tally = self.of(block.partition_split)
+        tally = self.of(block.at)
         tally.advance_log_start(block.log_start_offset)
         gaps = tally.gaps(block.start, block.end)
         if not gaps:

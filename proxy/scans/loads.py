@@ -70,7 +70,7 @@ class LaneLoads(SplitTable[_PartitionLoad]):
 
     def on_scanned(self, block: ScannedBlock) -> None:
         """Count a block that a reader has split. Cost: a few microseconds, and 0.2 per lane."""
-        load = self.of(block.partition_split)
+        load = self.of(block.at)
         if block.start < load.end:
             return  # read again: for another group, for a lane that was late
         now_s = self._clock()

@@ -37,8 +37,9 @@ from numpy.typing import NDArray
 from keylane.bounded import BoundedDict
 from keylane.config.own_names import SCANS_TOPIC
 from keylane.errors import FrameInvalid, ScansInvalid
-from keylane.keyrange.key_split import KeySplit, even_split
+from keylane.keyrange.key_split import KeySplit, PartitionSplit, even_split
 from keylane.keyrange.space import LANE_COUNT_MAX
+from keylane.offsets.lineage import PartitionKey
 from keylane.wire.primitives import INT8, INT32, Buffer, Reader, Writer
 
 TOPIC_NAME: Final = SCANS_TOPIC
@@ -95,9 +96,7 @@ class Scan:
     """A block of which all offsets in `[start, end)` were looked at."""
 
     topic: str
-    topic_id: uuid.UUID
-    partition: int
-    key_split: KeySplit
+    at: PartitionSplit
     start: int
     end: int
     columns: Columns
@@ -113,8 +112,7 @@ class Scan:
 class Cut:
     """The log was cut at `end` by a new leader."""
 
-    topic_id: uuid.UUID
-    partition: int
+    place: PartitionKey
     end: int
     leader_epoch: int
     """Lower bound of the leader epoch of records behind `end`."""
@@ -129,8 +127,7 @@ class Packet:
 
     sender: Sender
     news: tuple[News, ...]
-    skipped: int
-    """Number of items whose split is not known."""
+    """Without scans whose split is not known."""
 
 
 def is_published(split: KeySplit) -> bool:
@@ -256,13 +253,14 @@ def _write_split(writer: Writer, split: KeySplit, is_known: Callable[[KeySplit],
 
 def _write_scan(draft: _Draft, scan: Scan) -> bytes:
     lasts, counts, sizes = scan.columns
-    draft.outputs += scan.key_split.output_count
+    topic_id, partition, key_split = scan.at
+    draft.outputs += key_split.output_count
     parts = [
         SCAN_HEAD.pack(
             SCAN_ITEM,
-            draft.topic_number(scan.topic_id, scan.topic),
-            scan.partition,
-            draft.split_number(scan.key_split),
+            draft.topic_number(topic_id, scan.topic),
+            partition,
+            draft.split_number(key_split),
             scan.start,
             scan.end - scan.start,
             scan.log_start_offset,
@@ -281,8 +279,9 @@ def _write_scan(draft: _Draft, scan: Scan) -> bytes:
 
 
 def _write_cut(draft: _Draft, cut: Cut) -> bytes:
-    number = draft.topic_number(cut.topic_id, "")
-    return CUT_HEAD.pack(CUT_ITEM, number, cut.partition, cut.end, cut.leader_epoch)
+    topic_id, partition = cut.place
+    number = draft.topic_number(topic_id, "")
+    return CUT_HEAD.pack(CUT_ITEM, number, partition, cut.end, cut.leader_epoch)
 
 
 def _column(values: Columns) -> tuple[bytes, bytes]:
@@ -322,16 +321,17 @@ def read_packet(data: Buffer, book: SplitBook) -> Packet | None:
             (uuid.UUID(bytes=reader.uuid()), reader.string())
             for _ in range(reader.count(TOPIC_BYTES_MIN))
         ]
-        found, outputs = [], 0
+        found, outputs = list[News](), 0
         for _ in range(reader.count(ITEM_BYTES_MIN)):
             _expect(f"{outputs} outputs", that=outputs <= OUTPUTS_PACKET)
-            found.append(_read_item(reader, topics, splits))
-            outputs += found[-1].key_split.output_count if isinstance(found[-1], Scan) else 0
+            item = _read_item(reader, topics, splits)
+            if item is not None:
+                found.append(item)
+            outputs += item.at.key_split.output_count if isinstance(item, Scan) else 0
         reader.end()
     except (FrameInvalid, ValueError, IndexError, struct.error) as error:
         raise ScansInvalid(str(error)) from None
-    news = tuple(item for item in found if item is not None)
-    return Packet(sender, news, len(found) - len(news))
+    return Packet(sender, tuple(found))
 
 
 def _read_split(reader: Reader, book: SplitBook) -> KeySplit | None:
@@ -367,7 +367,7 @@ def _read_item(
         _, topic, partition, end, epoch = CUT_HEAD.unpack_from(reader.buffer)
         _expect(f"topic {topic}, partition {partition}", that=topic >= 0 and partition >= 0)
         _expect(f"cut at {end}, epoch {epoch}", that=end >= 0 and epoch >= NO_EPOCH)
-        return Cut(topics[topic][0], partition, end, epoch)
+        return Cut((topics[topic][0], partition), end, epoch)
     kind, topic, partition, split_number, first, length, log_start, epoch = SCAN_HEAD.unpack_from(
         reader.buffer, reader.advance(SCAN_HEAD.size)
     )
@@ -383,9 +383,7 @@ def _read_item(
     columns = _read_columns(reader, split.output_count, first, length)
     scan = Scan(
         topic=name,
-        topic_id=topic_id,
-        partition=partition,
-        key_split=split,
+        at=PartitionSplit(topic_id, partition, split),
         start=first,
         end=first + length,
         columns=columns,

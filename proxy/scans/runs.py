@@ -8,7 +8,6 @@ must not be dropped: their stable offsets would be wrong.
 
 from __future__ import annotations
 
-import uuid
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from keylane.keyrange.key_split import PartitionSplit
+from keylane.offsets.lineage import PartitionKey
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans.records import Columns, Cut, News, Scan, is_published
 
@@ -43,7 +43,7 @@ class ScanRuns:
     def __init__(self) -> None:
         self._runs: OrderedDict[int, _Run] = OrderedDict()
         self._newest: dict[PartitionSplit, int] = {}
-        self._cuts: dict[tuple[uuid.UUID, int], Cut] = {}
+        self._cuts: dict[PartitionKey, Cut] = {}
         self._serial = 0
         self.cost = 0
         self.dropped = 0
@@ -54,7 +54,7 @@ class ScanRuns:
 
     def note(self, block: ScannedBlock, now_s: float) -> None:
         """Add a block that a reader has looked at. Cost: microseconds, and 0.2 per output."""
-        key = block.partition_split
+        key = block.at
         number = self._newest.get(key)
         run = self._runs[number] if number is not None else None
         if run is not None and run.scan.start <= block.start and block.end <= run.scan.end:
@@ -62,24 +62,23 @@ class ScanRuns:
         is_same = run is not None and block.leader_epoch == run.scan.leader_epoch
         if run is not None and is_same and block.start == run.scan.end:
             self._extend(run, block)
-        elif is_published(block.key_split):
+        elif is_published(key.key_split):
             self._open(key, block, now_s)
         while self.cost > COST_MAX:
             self._remove(next(iter(self._runs)))
 
     def cut(self, cut: Cut) -> None:
         """Note a cut, and forget the waiting runs behind its end: they are of the old log."""
-        place, end = (cut.topic_id, cut.partition), cut.end
+        place, end = cut.place, cut.end
         known = self._cuts.get(place)
         if known is not None:
             epoch = max(cut.leader_epoch, known.leader_epoch)
-            cut = Cut(*place, min(end, known.end), epoch)
+            cut = Cut(place, min(end, known.end), epoch)
         self._cuts[place] = cut
         for key in [key for key in self._newest if key.place == place]:
             del self._newest[key]
         for number, run in list(self._runs.items()):
-            scan = run.scan
-            if (scan.topic_id, scan.partition) == place and scan.end > end:
+            if run.scan.at.place == place and run.scan.end > end:
                 self._remove(number)
 
     def take(self, now_s: float) -> list[News]:
@@ -97,17 +96,14 @@ class ScanRuns:
         """Assert the invariants; tests call it after every step."""
         assert self.cost == sum(run.cost for run in self._runs.values()) <= COST_MAX
         for key, number in self._newest.items():
-            scan = self._runs[number].scan
-            assert (scan.topic_id, scan.partition, scan.key_split) == key
+            assert self._runs[number].scan.at == key
         for run in self._runs.values():
             assert run.scan.start < run.scan.end
 
     def _open(self, key: PartitionSplit, block: ScannedBlock, now_s: float) -> None:
         scan = Scan(
             topic=block.topic,
-            topic_id=block.topic_id,
-            partition=block.partition,
-            key_split=block.key_split,
+            at=block.at,
             start=block.start,
             end=block.end,
             columns=_columns(block),
@@ -116,7 +112,7 @@ class ScanRuns:
             leader_epoch=block.leader_epoch,
         )
         self._serial += 1
-        cost = block.key_split.output_count + len(block.holes)
+        cost = block.at.key_split.output_count + len(block.holes)
         self._runs[self._serial] = _Run(scan, now_s, cost)
         self._newest[key] = self._serial
         self.cost += cost
@@ -135,9 +131,8 @@ class ScanRuns:
         run = self._runs.pop(number)
         self.cost -= run.cost
         self.dropped += 1
-        key = PartitionSplit(run.scan.topic_id, run.scan.partition, run.scan.key_split)
-        if self._newest.get(key) == number:
-            del self._newest[key]
+        if self._newest.get(run.scan.at) == number:
+            del self._newest[run.scan.at]
 
 
 def _columns(block: ScannedBlock) -> Columns:

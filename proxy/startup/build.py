@@ -255,7 +255,7 @@ def in_turn(*functions: Callable[P, None]) -> Callable[P, None]:
 def note_past(groups: GroupOffsets, cluster: Cluster, block: ScannedBlock) -> None:
     """Note a block that another node published before this one began."""
     groups.on_scanned(block)
-    led = cluster.leaders.get((block.topic_id, block.partition))
+    led = cluster.leaders.get(block.at.place)
     if led is not None:
         groups.scans.note_past(block, led[1])
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from keylane.keyrange.key_split import KeySplit, even_split
+from keylane.keyrange.key_split import KeySplit, PartitionSplit, even_split
 from keylane.keyrange.space import HASH_MAX
 from keylane.offsets.records.journal import (
     LayoutKey,
@@ -80,9 +80,7 @@ def _scans() -> Iterator[Seed]:
         columns[:, 1] = (105, 3, 900)
         scan = Scan(
             topic="orders",
-            topic_id=uuid.UUID(int=7),
-            partition=0,
-            key_split=split,
+            at=PartitionSplit(uuid.UUID(int=7), 0, split),
             start=100,
             end=120,
             columns=columns,
@@ -90,7 +88,7 @@ def _scans() -> Iterator[Seed]:
             log_start_offset=0,
             leader_epoch=1,
         )
-        cut = Cut(uuid.UUID(int=7), 0, 50, 2)
+        cut = Cut((uuid.UUID(int=7), 0), 50, 2)
         for packet in write_packets(Sender(0, b"x" * 16), [scan, cut], lambda _: False):
             yield "fuzz_scans", 0, packet
 

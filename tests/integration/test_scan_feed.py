@@ -17,7 +17,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 from keylane.embedded import EmbeddedKafka
 from keylane.journal.own_topic import OwnTopicClients
-from keylane.keyrange.key_split import KeySplit, even_split
+from keylane.keyrange.key_split import KeySplit, PartitionSplit, even_split
 from keylane.offsets.scan import ScanIndex
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans.blocks import PublishedLane
@@ -51,18 +51,18 @@ class Node:
         )
 
     def _on_scanned(self, block: ScannedBlock) -> None:
-        if block.topic_id == self.topic_id:
+        if block.at.topic_id == self.topic_id:
             self.blocks.append(block)
             self.loads.on_scanned(block)
             self._take(block)
 
     def _on_past(self, block: ScannedBlock) -> None:
-        if block.topic_id == self.topic_id:
+        if block.at.topic_id == self.topic_id:
             self.past.append(block)
             self._take(block)
 
     def _take(self, block: ScannedBlock) -> None:
-        scan = self.scans.setdefault(block.key_split, ScanIndex(block.key_split))
+        scan = self.scans.setdefault(block.at.key_split, ScanIndex(block.at.key_split))
         scan.add(block.start, block.end, block.last_record_offsets, holes=block.holes)
         scan.check()
         self.tallies.on_scanned(block)
@@ -110,9 +110,7 @@ def block(
     """A scan in which each lane's records lie from the start up to its last one."""
     return ScannedBlock(
         topic="orders",
-        topic_id=topic_id,
-        partition=3,
-        key_split=split,
+        at=PartitionSplit(topic_id, 3, split),
         start=start,
         end=end,
         last_record_offsets=np.array(lasts, np.int64),

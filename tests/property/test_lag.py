@@ -11,6 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans.lag import LaneTallies, PartitionTally
@@ -56,9 +57,7 @@ def block_of(batches: list[Batch]) -> ScannedBlock:
     lanes: tuple[Any, ...] = tuple(Part(lane, batches) for lane in range(LANES))
     return ScannedBlock(
         topic="t",
-        topic_id=TOPIC_ID,
-        partition=0,
-        key_split=LAYOUT.key_split(0),
+        at=PartitionSplit(TOPIC_ID, 0, LAYOUT.key_split(0)),
         start=batches[0].start,
         end=batches[-1].end,
         last_record_offsets=np.full(LANES, -1, np.int64),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.errors import ScansInvalid
-from keylane.keyrange.key_split import NO_OUTPUT, KeySplit, even_split
+from keylane.keyrange.key_split import NO_OUTPUT, KeySplit, PartitionSplit, even_split
 from keylane.keyrange.space import HASH_MAX
 from keylane.proxy.scans.records import (
     NO_RECORD,
@@ -54,9 +54,9 @@ def scans(draw: st.DrawFn) -> Scan:
     bounds = sorted(draw(st.sets(st.integers(start, start + length - 1), max_size=8)))
     return Scan(
         topic=(name := draw(topics)),
-        topic_id=uuid.uuid5(uuid.NAMESPACE_DNS, name),
-        partition=draw(st.integers(0, 10_000)),
-        key_split=split,
+        at=PartitionSplit(
+            uuid.uuid5(uuid.NAMESPACE_DNS, name), draw(st.integers(0, 10_000)), split
+        ),
         start=start,
         end=start + length,
         columns=np.array(rows, np.int64).T.copy(),
@@ -66,7 +66,9 @@ def scans(draw: st.DrawFn) -> Scan:
     )
 
 
-cuts = st.builds(Cut, st.uuids(), st.integers(0, 2**31 - 1), st.integers(0, OFFSET_MAX), epochs)
+cuts = st.builds(
+    Cut, st.tuples(st.uuids(), st.integers(0, 2**31 - 1)), st.integers(0, OFFSET_MAX), epochs
+)
 news = st.lists(scans() | cuts, max_size=6)
 
 
@@ -75,7 +77,7 @@ def fields(item: News) -> Any:
     if isinstance(item, Cut):
         return item
     return (
-        item.topic, item.topic_id, item.partition, item.key_split, item.start, item.end,
+        item.topic, item.at, item.start, item.end,
         item.columns.tolist(), item.holes, item.log_start_offset, item.leader_epoch,
     )  # fmt: skip
 
@@ -93,14 +95,14 @@ def test_what_is_read_is_what_was_sent(reported: list[News]) -> None:
     found = read_all(packets, SplitBook())
 
     assert [fields(item) for packet in found for item in packet.news] == list(map(fields, reported))
-    assert all(packet.sender == SENDER and not packet.skipped for packet in found)
+    assert all(packet.sender == SENDER for packet in found)
     assert all(read_sender(packet) == SENDER for packet in packets)
 
 
 @given(first=scans(), second=scans())
 def test_a_split_that_was_sent_is_named_by_its_digest(first: Scan, second: Scan) -> None:
     """A reader of the first packet can read the second; any other skips its scans."""
-    second.key_split, second.columns = first.key_split, first.columns
+    second.at, second.columns = second.at._replace(key_split=first.at.key_split), first.columns
     second.start, second.end, second.holes = first.start, first.end, ()
     (whole,) = write_packets(SENDER, [first], lambda _: False)
     (short,) = write_packets(SENDER, [second], lambda _: True)
@@ -111,8 +113,8 @@ def test_a_split_that_was_sent_is_named_by_its_digest(first: Scan, second: Scan)
     (unknown,) = read_all([short], SplitBook())
 
     assert [fields(item) for item in known.news] == [fields(second)]
-    is_even = first.key_split == even_split(len(first.key_split.cuts) + 1)
-    assert (len(unknown.news), unknown.skipped) == ((1, 0) if is_even else (0, 1))
+    is_even = first.at.key_split == even_split(len(first.at.key_split.cuts) + 1)
+    assert len(unknown.news) == is_even
 
 
 @given(reported=news.filter(bool), data=st.data())
@@ -143,11 +145,11 @@ def check_read(data: bytes) -> None:
         return
     for item in packet.news if packet is not None else ():
         if isinstance(item, Cut):
-            assert item.end >= 0 and item.partition >= 0
+            assert item.end >= 0 and item.place[1] >= 0
             continue
-        assert 0 <= item.start < item.end <= OFFSET_MAX and item.partition >= 0
+        assert 0 <= item.start < item.end <= OFFSET_MAX and item.at.partition >= 0
         lasts, counts, sizes = item.columns.tolist()
-        assert len(lasts) == item.key_split.output_count
+        assert len(lasts) == item.at.key_split.output_count
         for last, count, size in zip(lasts, counts, sizes, strict=True):
             assert size >= 0 and count >= 0
             assert item.start + count - 1 <= last < item.end if count else last == NO_RECORD

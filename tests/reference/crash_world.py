@@ -17,7 +17,7 @@ from kio.index import load_response_schema
 from keylane.config.node import LaneRule
 from keylane.errors import UpstreamLost
 from keylane.journal.own_topic import OwnTopicClients
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import KeySplit, PartitionSplit
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd
 from keylane.offsets.records.journal import JournalRecord
 from keylane.offsets.table import OffsetTable
@@ -188,7 +188,7 @@ class Node(FakeContext):
         lasts[0] = end - 1
         self.offsets.on_scanned(
             ScannedBlock(
-                topic="orders", topic_id=ORDERS, partition=0, key_split=key_split,
+                topic="orders", at=PartitionSplit(ORDERS, 0, key_split),
                 start=start, end=end, last_record_offsets=lasts,
                 outputs=(None,) * key_split.output_count, holes=(),
                 log_start_offset=0, leader_epoch=epoch, epochs=((epoch, start),) if is_own else (),

@@ -281,9 +281,7 @@ def scanned(key: PartitionSplit) -> ScannedBlock:
     """Offsets 0 to 9, without a record."""
     return ScannedBlock(
         topic="orders",
-        topic_id=key.topic_id,
-        partition=key.partition,
-        key_split=key.key_split,
+        at=PartitionSplit(key.topic_id, key.partition, key.key_split),
         start=0,
         end=10,
         last_record_offsets=np.full(key.key_split.output_count, -1, np.int64),

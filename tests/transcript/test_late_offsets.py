@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.records.journal import StateKey
 from keylane.proxy.commits.late_pushes import PATIENCE_S
 from keylane.proxy.lanes.split_io import ScannedBlock
@@ -127,7 +128,7 @@ async def test_a_late_push_goes_to_where_the_log_begins() -> None:
     view = context.lanes("orders")
     context.groups.scans.note(
         ScannedBlock(
-            topic="orders", topic_id=ORDERS, partition=0, key_split=view.key_split(0),
+            topic="orders", at=PartitionSplit(ORDERS, 0, view.key_split(0)),
             start=6, end=8, last_record_offsets=np.array([EMPTY, 6, 6, 6], dtype=np.int64),
             outputs=(None,) * 4, holes=(), log_start_offset=6, leader_epoch=0, epochs=((0, 6),),
         )

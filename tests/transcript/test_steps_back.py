@@ -10,6 +10,7 @@ import pytest
 from kio.index import load_response_schema
 
 from keylane.assignor.protocol import write_assignment
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.apis.commits.steps_back import note_given
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.runtime.stats import GROUPS_COUNTED_MAX, OTHER_GROUPS, ProxyStats
@@ -53,9 +54,7 @@ async def test_a_lower_offset_with_no_record_above_it_is_no_step_back(caplog) ->
     kafka.end = 2000
     scanned = ScannedBlock(
         topic="orders",
-        topic_id=ORDERS,
-        partition=0,
-        key_split=node.lanes("orders").key_split(0),
+        at=PartitionSplit(ORDERS, 0, node.lanes("orders").key_split(0)),
         start=0,
         end=2000,
         last_record_offsets=np.array([1999, 1999, 399, 1999]),

@@ -25,9 +25,7 @@ def block(
     """A block without a record of any lane."""
     return ScannedBlock(
         topic="orders",
-        topic_id=PLACE[0],
-        partition=PLACE[1],
-        key_split=TWO,
+        at=PartitionSplit(PLACE[0], PLACE[1], TWO),
         start=start,
         end=end,
         last_record_offsets=np.array([-1, -1], np.int64),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans import lag as lag_module
@@ -62,9 +63,7 @@ def scan(
     tallies.on_scanned(
         ScannedBlock(
             topic="t",
-            topic_id=TOPIC_ID,
-            partition=partition,
-            key_split=LAYOUT.key_split(0),
+            at=PartitionSplit(TOPIC_ID, partition, LAYOUT.key_split(0)),
             start=start,
             end=end,
             last_record_offsets=np.full(2, -1, np.int64),

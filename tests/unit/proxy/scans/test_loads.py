@@ -45,9 +45,7 @@ class Measured:
         )
         block = ScannedBlock(
             topic="orders",
-            topic_id=TOPIC_ID,
-            partition=partition,
-            key_split=layout.key_split(partition),
+            at=PartitionSplit(TOPIC_ID, partition, layout.key_split(partition)),
             start=start,
             end=start + 10,
             last_record_offsets=np.full(len(sizes), -1, np.int64),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keylane.errors import ScansInvalid
-from keylane.keyrange.key_split import NO_OUTPUT, KeySplit, even_split
+from keylane.keyrange.key_split import NO_OUTPUT, KeySplit, PartitionSplit, even_split
 from keylane.proxy.scans import records as module
 from keylane.proxy.scans.records import (
     HEAD,
@@ -36,9 +36,7 @@ def scan(split: KeySplit, start: int = 10_000_000, *, holes: int = 0, records: i
     row = [start + 999, records, 100 * records]
     return Scan(
         topic="orders",
-        topic_id=TOPIC_ID,
-        partition=5,
-        key_split=split,
+        at=PartitionSplit(TOPIC_ID, 5, split),
         start=start,
         end=start + 1000 + 2 * holes,
         columns=np.array([row] * split.output_count, np.int64).T.copy(),
@@ -90,7 +88,7 @@ def test_the_largest_split_that_is_published_fits_into_a_packet() -> None:
 
     assert len(packet) < 768 * 1024
     read = read_packet(packet, SplitBook())
-    assert read is not None and read.news[0].key_split == large  # type: ignore[union-attr]
+    assert read is not None and read.news[0].at.key_split == large  # type: ignore[union-attr]
     assert not is_published(KeySplit((*large.cuts, cuts + 1), (*dealt, NO_OUTPUT)))
     assert not is_published(even_split(outputs + 1))
 
@@ -152,8 +150,8 @@ def test_records_outside_of_their_scan_are_refused() -> None:
     wrong = scan(UNEVEN)
     wrong.columns[:, 0] = [NO_RECORD, 5, 0]
     refused(wrong)
-    refused(Cut(TOPIC_ID, 5, -1, 0))
-    refused(Cut(TOPIC_ID, 5, 1, -2))
+    refused(Cut((TOPIC_ID, 5), -1, 0))
+    refused(Cut((TOPIC_ID, 5), 1, -2))
 
 
 def refused(item: Scan | Cut) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.keyrange.key_split import KeySplit, even_split
+from keylane.keyrange.key_split import KeySplit, PartitionSplit, even_split
 from keylane.offsets.scan import ScanIndex
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans import runs as module
@@ -51,9 +51,7 @@ def block(
     )
     return ScannedBlock(
         topic="orders",
-        topic_id=TOPIC_ID,
-        partition=partition,
-        key_split=split,
+        at=PartitionSplit(TOPIC_ID, partition, split),
         start=start,
         end=end,
         last_record_offsets=np.array(lasts, np.int64),
@@ -115,16 +113,18 @@ def test_a_cut_goes_first_and_forgets_what_reaches_beyond_it() -> None:
     runs.note(block(0, 40), 0.0)
     runs.note(block(60, 80), 0.0)
     runs.note(block(60, 80, partition=1), 0.0)
-    runs.cut(Cut(TOPIC_ID, 0, 50, 3))
+    runs.cut(Cut((TOPIC_ID, 0), 50, 3))
     runs.note(block(50, 55), 0.0)
-    runs.cut(Cut(TOPIC_ID, 0, 70, 4))
+    runs.cut(Cut((TOPIC_ID, 0), 70, 4))
     runs.note(block(55, 90), 0.0)
     runs.check()
 
     news = runs.take(0.0)
 
-    assert news[0] == Cut(TOPIC_ID, 0, 50, 4)
-    found = [(scan.partition, scan.start, scan.end) for scan in news[1:] if isinstance(scan, Scan)]
+    assert news[0] == Cut((TOPIC_ID, 0), 50, 4)
+    found = [
+        (scan.at.partition, scan.start, scan.end) for scan in news[1:] if isinstance(scan, Scan)
+    ]
     assert found == [(0, 0, 40), (1, 60, 80), (0, 50, 55), (0, 55, 90)]
     assert runs.dropped == 1
 
@@ -133,7 +133,7 @@ def test_what_has_waited_too_long_is_dropped_but_for_cuts() -> None:
     """A process that was stopped must not publish old news."""
     runs = ScanRuns()
     runs.note(block(0, 10), 0.0)
-    runs.cut(Cut(TOPIC_ID, 1, 50, 3))
+    runs.cut(Cut((TOPIC_ID, 1), 50, 3))
     runs.note(block(30, 40), 1.0)
 
     news = runs.take(AGE_S_MAX + 0.5)

@@ -6,6 +6,7 @@ import uuid
 
 import numpy as np
 
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.scans.blocks import published_block
 from keylane.proxy.scans.lag import LaneTallies, Remaining
@@ -30,9 +31,7 @@ def test_bytes_and_records_of_each_lane_are_counted() -> None:
     block = published_block(
         Scan(
             topic="orders",
-            topic_id=TOPIC_ID,
-            partition=0,
-            key_split=VIEW.key_split(0),
+            at=PartitionSplit(TOPIC_ID, 0, VIEW.key_split(0)),
             start=100,
             end=120,
             columns=columns,

@@ -11,7 +11,7 @@ import numpy as np
 from aiokafka.structs import TopicPartition
 
 from keylane.journal.own_topic import OwnTopicClients
-from keylane.keyrange.key_split import even_split
+from keylane.keyrange.key_split import PartitionSplit, even_split
 from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans.blocks import PublishedLane
 from keylane.proxy.scans.feed import ScanFeed
@@ -49,7 +49,7 @@ class Producer:
 def block(start: int) -> ScannedBlock:
     """A hundred records."""
     return ScannedBlock(
-        topic="orders", topic_id=uuid.UUID(int=1), partition=0, key_split=even_split(2),
+        topic="orders", at=PartitionSplit(uuid.UUID(int=1), 0, even_split(2)),
         start=start, end=start + 100, last_record_offsets=np.array([start, -1]),
         outputs=(PublishedLane(1000, 1, start, start), None), holes=(), log_start_offset=0,
         leader_epoch=0,
