@@ -81,7 +81,6 @@ class Cluster:
         self.registry = TopicRegistry(config.lanes, lane_name_pattern=pattern, plans=plans)
         self.brokers: dict[int, Broker] = {}
         self.cluster_id = ""
-        """As brokers give it."""
         self.links = BrokerLinks(
             config,
             self.security,

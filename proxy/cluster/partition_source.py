@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -55,25 +56,20 @@ DIVERGING_EPOCH: Final = struct.Struct(">iq")
 CONSUMER: Final = BrokerId(-1)
 
 
+@dataclass(slots=True, kw_only=True)
 class UpstreamSource:
     """A connection to the leader of one partition, for one long poll at a time."""
 
-    def __init__(
-        self,
-        link: ServiceLink,
-        *,
-        topic: str,
-        topic_id: uuid.UUID,
-        partition: int,
-        leader_id: int = -1,
-        leader_epoch: int = NO_EPOCH,
-        on_moved: Callable[[], None] = lambda: None,
-    ) -> None:
-        """on_moved: is called when an answer says that somebody else leads."""
-        self._link, self._leader_id, self.leader_epoch = link, leader_id, leader_epoch
-        self._on_moved = on_moved
-        self._topic, self._topic_id, self._partition = topic, topic_id, partition
-        self._version = min(link.version_max.get(ApiKey.FETCH, 0), FETCH_VERSION_MAX)
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    leader_id: int
+    leader_epoch: int
+    on_moved: Callable[[], None]
+    """Is called when an answer says that another broker leads."""
+    link: ServiceLink
+    version: int
+    """Version of Fetch."""
 
     @classmethod
     async def open(
@@ -82,13 +78,14 @@ class UpstreamSource:
         """Connect to the partition's leader. Raises: UpstreamLost."""
         link, leader_id, epoch = await cluster.link_to_leader(topic, topic_id, partition)
         return cls(
-            link,
             topic=topic,
             topic_id=topic_id,
             partition=partition,
             leader_id=leader_id,
             leader_epoch=epoch,
             on_moved=partial(cluster.seek_leader, topic, topic_id, partition, epoch),
+            link=link,
+            version=min(link.version_max.get(ApiKey.FETCH, 0), FETCH_VERSION_MAX),
         )
 
     async def fetch(
@@ -102,34 +99,35 @@ class UpstreamSource:
         last_epoch: int = NO_EPOCH,
     ) -> RawFetch:
         """One fetch. Raises: UpstreamLost, AnswerTooLarge."""
-        by_id = self._version >= TOPIC_ID_VERSION
-        room.broker_id = self._leader_id
-        entry = FetchPartition(
-            self._partition, self.leader_epoch, offset, last_epoch, -1, max_bytes
-        )
+        by_id = self.version >= TOPIC_ID_VERSION
+        room.broker_id = self.leader_id
+        entry = FetchPartition(self.partition, self.leader_epoch, offset, last_epoch, -1, max_bytes)
         topic = FetchTopic(
-            name=None if by_id else self._topic,
-            topic_id=self._topic_id.bytes if by_id else None,
+            name=None if by_id else self.topic,
+            topic_id=self.topic_id.bytes if by_id else None,
             partitions=(entry,),
         )
         request = FetchRequest(
-            version=self._version,
+            version=self.version,
             max_wait_ms=max_wait_ms,
             min_bytes=1,
             max_bytes=max_bytes,
             isolation_level=isolation_level,
             topics=(topic,),
         )
-        body = await self._link.request_in_room(
+        body = await self.link.request_in_room(
             ApiKey.FETCH,
-            self._version,
+            self.version,
             write_fetch_request(request),
             wait_s=max_wait_ms / 1000,
             room=room,
         )
-        raw = self._read(body)
+        try:
+            raw = self._read(body)
+        except FrameInvalid as error:
+            raise self._lost(str(error)) from None
         if raw.error_code in MOVED:
-            self._on_moved()
+            self.on_moved()
         return raw
 
     async def end_of_epoch(self, epoch: int) -> EpochEnd:
@@ -138,14 +136,14 @@ class UpstreamSource:
         Raises: UpstreamLost, also when it leads no more.
         """
         entry = OffsetForLeaderPartition(
-            partition=i32(self._partition),
+            partition=i32(self.partition),
             current_leader_epoch=i32(self.leader_epoch),
             leader_epoch=i32(epoch),
         )
-        topic = OffsetForLeaderTopic(topic=TopicName(self._topic), partitions=(entry,))
-        if self._link.version_max.get(ApiKey.OFFSET_FOR_LEADER_EPOCH, -1) < EPOCHS_VERSION:
+        topic = OffsetForLeaderTopic(topic=TopicName(self.topic), partitions=(entry,))
+        if self.link.version_max.get(ApiKey.OFFSET_FOR_LEADER_EPOCH, -1) < EPOCHS_VERSION:
             return EpochEnd(NO_EPOCH, -1)
-        answer = await self._link.request(
+        answer = await self.link.request(
             OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=(topic,))
         )
         found = [entry for topic in answer.topics for entry in topic.partitions]
@@ -157,23 +155,18 @@ class UpstreamSource:
 
     def close(self) -> None:
         """Drop the connection."""
-        self._link.close()
+        self.link.close()
 
     def _read(self, body: memoryview) -> RawFetch:
-        try:
-            response = read_fetch_response(body, 0, self._version)
-        except FrameInvalid as error:
-            raise self._lost(str(error)) from None
+        """Read the answer for the partition. Raises: FrameInvalid, UpstreamLost."""
+        response = read_fetch_response(body, 0, self.version)
         answers = [answer for topic in response.topics for answer in topic.partitions]
         if response.error_code:
             raise self._lost(f"error {response.error_code}")
         if len(answers) != 1:
             raise self._lost(f"{len(answers)} partitions in the answer")
         answer = answers[0]
-        try:
-            diverging = _diverging(read_tags(answer.tags).get(DIVERGING_EPOCH_TAG))
-        except FrameInvalid as error:
-            raise self._lost(str(error)) from None
+        diverging = _diverging(read_tags(answer.tags).get(DIVERGING_EPOCH_TAG))
         records = answer.records[0] if answer.records else b""
         return RawFetch(
             error_code=answer.error_code,
@@ -187,7 +180,7 @@ class UpstreamSource:
         )
 
     def _lost(self, reason: str) -> UpstreamLost:
-        return UpstreamLost(f"fetch of topic {self._topic} partition {self._partition}: {reason}")
+        return UpstreamLost(f"fetch of topic {self.topic} partition {self.partition}: {reason}")
 
 
 def _diverging(field: bytes | None) -> EpochEnd | None:

@@ -29,7 +29,7 @@ from keylane.cache.lane_values import Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.split import split_block
 from keylane.keyrange.key_split import PartitionSplit
-from keylane.proxy.lanes.block_split import KernelClock
+from keylane.proxy.lanes.block_split import timed
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.lanes.pending_fetch import Cursor, LanePoll, Turn
 from keylane.proxy.lanes.read_memory import Gates
@@ -85,7 +85,7 @@ class LaneFetcher:
         )
         self._kit = ReaderKit(
             open_source=open_source,
-            split=KernelClock(split, stats),
+            split=timed(split, stats),
             pool=self._pool,
             gates=Gates.of(limits.filtering_bytes_max, limits.batch_bytes_max),
             refused=RefusedBatches(),

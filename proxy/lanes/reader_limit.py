@@ -48,7 +48,7 @@ class _Held:
     name: str
     cost: int
     used_s: float
-    """By user."""
+    """Time of the last read by its user."""
 
 
 @dataclass(slots=True)
@@ -103,8 +103,7 @@ class ReaderRoom(Generic[Key]):
             refusal = self._enter_reader(user, of_user, name, key, lane_count, now_s)
         if refusal:
             self._note_refused(user, name, refusal, now_s)
-        if not of_user.names and not of_user.readers:
-            del self._users[user]
+        self._drop_empty(user)
         return refusal
 
     def leave(self, key: Key) -> None:
@@ -121,7 +120,7 @@ class ReaderRoom(Generic[Key]):
     def sweep(self, now_s: float) -> None:
         """Forget names that were not read for a while."""
         for user, of_user in list(self._users.items()):
-            while of_user.names and now_s - _oldest(of_user.names) > NAME_IDLE_S:
+            while of_user.names and now_s - next(iter(of_user.names.values())) > NAME_IDLE_S:
                 of_user.names.popitem(last=False)
             self._drop_empty(user)
 
@@ -205,18 +204,12 @@ class ReaderRoom(Generic[Key]):
         self._unlogged += 1
         if now_s - self._logged_s < LOG_INTERVAL_S:
             return
-        bounds = f"lane_names_per_principal_max {self._names_max}"
-        bounds += f", lane_name_lanes_max {self._lanes_max}"
         log.warning(
-            "read under a lane name refused client=%s topic=%s error_code=%d lanes=%d"
-            " count=%d bounds=%s",
-            user, name, code, self.lanes, self._unlogged, bounds,
+            "read under a lane name refused client=%s topic=%s error_code=%d lanes=%d count=%d"
+            " remedy=raise lane_names_per_principal_max (%d) or lane_name_lanes_max (%d)",
+            user, name, code, self.lanes, self._unlogged, self._names_max, self._lanes_max,
         )  # fmt: skip
         self._logged_s, self._unlogged = now_s, 0
-
-
-def _oldest(names: OrderedDict[str, float]) -> float:
-    return next(iter(names.values()))
 
 
 def _longest_unused(of_user: _User[Key]) -> float:

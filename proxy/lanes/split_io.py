@@ -102,7 +102,7 @@ OpenSource = Callable[[str, uuid.UUID, int], Awaitable[PartitionSource]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanSeams:
-    """What readers publish, and what they know of the scans of others."""
+    """Functions to which readers publish, and their knowledge of the scans of others."""
 
     on_scanned: Callable[[ScannedBlock], None]
     on_truncated: Callable[[uuid.UUID, int, int], None] = lambda *_: None

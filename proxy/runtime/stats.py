@@ -85,7 +85,7 @@ def _by(label: str, text: str) -> dict[str, str]:
 class ProxyStats:
     """Counters and gauges of one proxy process; the event loop's thread alone writes them.
 
-    One exception: `kernel_seconds`, which `KernelClock` alone writes.
+    One exception: `kernel_seconds`, which `lanes.block_split` alone writes.
     """
 
     # Sessions and requests.

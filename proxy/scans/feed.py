@@ -177,7 +177,9 @@ class ScanFeed:
                 _, shape = await self._clients.administer(
                     lambda admin: ensure_topic(admin, TOPIC_NAME, config, PARTITION_COUNT)
                 )
-                self._partitions = [TopicPartition(TOPIC_NAME, p) for p in range(shape.partition_count)]
+                self._partitions = [
+                    TopicPartition(TOPIC_NAME, p) for p in range(shape.partition_count)
+                ]
                 consumer = self._consumer = self._clients.make_consumer()
                 await consumer.start()
                 consumer.assign(self._partitions)

@@ -80,10 +80,6 @@ class _Cells:
         place = bisect_left(self.lasts, offset)
         return min(offset, self.firsts[place]) if place < len(self.firsts) else offset
 
-    def is_edge(self, offset: int) -> bool:
-        """Return whether `offset` cuts no cell."""
-        return self.begin_of(offset) == offset
-
     def insert_rest(self, cell: Cell, gap: Gap) -> None:
         """Put in the new part of a cell that reaches beyond the gap: the rest is here already."""
         first, last, count = cell
@@ -180,7 +176,8 @@ class PartitionTally:
                         continue
                     inside = (max(first, start), min(last + 1, end))
                     is_known = self.gaps(first, last + 1) == [inside]
-                    if is_known and known.is_edge(first) and known.is_edge(last + 1):
+                    cuts_none = all(known.begin_of(at) == at for at in (first, last + 1))
+                    if is_known and cuts_none:
                         continue
                     start, end = (last + 1, end) if first < start else (start, first)
                     is_settled = False

@@ -89,7 +89,8 @@ class ScanWaits:
             partition = view.partition_of(index)
             key = view.partition_split(partition)
             lane = (group, key, view.output_of(index))
-            if scan_of(view, partition).knows(offset) or not self._is_hopeful(lane, offset):
+            is_vain = self._vain.get(lane) == offset or self._quiet.get(key, 0) >= QUIET_MAX
+            if scan_of(view, partition).knows(offset) or is_vain:
                 continue
             state = (
                 table.get(StateKey(group, view.topic_id, partition)) if table is not None else None
@@ -121,9 +122,6 @@ class ScanWaits:
                 waiters.remove(waiter)
                 if not waiters:
                     del self._waiters[key]
-
-    def _is_hopeful(self, lane: LaneKey, offset: int) -> bool:
-        return self._vain.get(lane) != offset and self._quiet.get(lane[1], 0) < QUIET_MAX
 
     def _note_vain(self, positions: dict[LaneKey, int]) -> None:
         for lane, offset in positions.items():

@@ -6,7 +6,6 @@ Nothing is opened here and nothing is asked of a broker: `server` starts the par
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
@@ -227,7 +226,7 @@ def build_readers(
             gathering_bytes_max=config.buffered_bytes_max // GATHERING_PART,
             lane_names_max=config.lane_names_per_principal_max,
             lane_name_lanes_max=config.lane_name_lanes_max,
-            threads=config.filter_threads or os.cpu_count() or 1,
+            threads=config.filter_threads,
         ),
         ScanSeams(
             on_scanned=on_scanned,

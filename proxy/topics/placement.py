@@ -109,20 +109,18 @@ class Placement:
 
         None: no node serves the group at this moment, or clients cannot reach the broker there.
         """
-        if self.is_alone:
-            return None if own is None else (broker_id, own)
         number = self.node_of_group(group)
-        address = None if number is None else self._address(number, broker_id, own)
+        if number is None and not self.is_alone:
+            return None
+        address = self._address(number, broker_id, own)
         return None if address is None else (self.virtual_id(number, broker_id), address)
 
     def reaches(self, number: int | None, broker_id: int, own: Address | None) -> bool:
         """Return whether clients reach a broker at a node; own: its address at this node."""
-        if self.is_alone or number is None:
-            return own is not None
         return self._address(number, broker_id, own) is not None
 
-    def _address(self, number: int, broker_id: int, own: Address | None) -> Address | None:
-        if number == self.number:
+    def _address(self, number: int | None, broker_id: int, own: Address | None) -> Address | None:
+        if number is None or number == self.number:
             return own  # other nodes know only the listeners of when this one joined
         node = self._nodes.get(number)
         return None if node is None else node.brokers.get(broker_id)

@@ -37,7 +37,7 @@ Owners = tuple[tuple[str, Ranges], ...]
 
 @dataclass(frozen=True, slots=True)
 class RangeTable:
-    """All assignments as they stand in one version.
+    """The assignments of all clients in one version.
 
     Invariant: no two clients have a hash of a partition in common.
     """
@@ -48,16 +48,16 @@ class RangeTable:
     _owners: Mapping[tuple[str, int], Owners] = field(default_factory=dict, repr=False)
 
     def ranges_of(self, client_id: str, topic: str) -> Mapping[int, Ranges] | None:
-        """A client's ranges by partition; None: it has none in the topic, and reads it plain."""
+        """Return a client's ranges by partition; None: it has none, and reads the topic plain."""
         parts = self.clients.get(client_id)
         return None if parts is None else parts.get(topic)
 
     def owners(self, topic: str, partition: int) -> Owners:
-        """Ranges of a partition, by client id; () where no client has any."""
+        """Return the ranges of a partition by client id; () where no client has any."""
         return self._owners.get((topic, partition), ())
 
     def topics(self) -> frozenset[str]:
-        """Topics of which anybody has ranges."""
+        """Return the topics of which a client has ranges."""
         return frozenset(topic for topic, _ in self._owners)
 
     def with_clients(
@@ -66,10 +66,7 @@ class RangeTable:
         """Set the assignments of all these clients at once, and delete where None stands.
 
         version: of the new table; by default the next one.
-
-        Raises:
-            AssignmentInvalid: a name, a number or a count is out of bounds.
-            RangesOverlap: two clients would read the same keys of a partition.
+        Raises: AssignmentInvalid (a name, a number or a count is out of bounds), RangesOverlap.
         """
         clients = dict(self.clients)
         for client_id, assignment in changes.items():
@@ -96,10 +93,10 @@ class RangeTable:
         )
 
     def fitting(self, changes: Mapping[str, Assignment | None]) -> dict[str, Assignment | None]:
-        """Changes that `with_clients` takes at once: of these, which may contradict each other.
+        """Return changes that fit together, out of changes that may contradict each other.
 
-        The last one counts before the one before it. One that does not fit beside those, and
-        beside clients that stay, is a deletion; each client of `changes` stands in the answer.
+        A later change counts before an earlier one. A change that does not fit beside those, and
+        beside clients that stay, becomes a deletion.
         """
         placed: dict[tuple[str, int], list[KeyRange]] = {}
         kept = {name: parts for name, parts in self.clients.items() if name not in changes}
@@ -204,6 +201,6 @@ def _has_room(placed: Mapping[tuple[str, int], list[KeyRange]], parts: Parts) ->
 
 
 def _meets(listed: Sequence[KeyRange], part: KeyRange) -> bool:
-    """Whether a range has a hash in common with one of these, which are disjoint, ascending."""
+    """Return whether a range has a hash in common with one of these: disjoint, ascending."""
     at = bisect_right(listed, part.hi, key=lambda each: each.lo)
     return at > 0 and listed[at - 1].hi >= part.lo

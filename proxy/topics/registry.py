@@ -113,10 +113,9 @@ class TopicRegistry:
         return [reason for reason in reasons if reason is not None]
 
     def refuse_left_out(self, name: str) -> None:
-        """Refuse a name with offsets of lanes to which a glob does not apply any more.
+        """Refuse a name with offsets of lanes that a glob leaves out as a topic of Kafka Streams.
 
-        Raises: ConfigInvalid, when the glob leaves it out as a topic of Kafka Streams: its lanes
-        would silently become partitions.
+        Raises: ConfigInvalid; else its lanes would silently become partitions.
         """
         globs = (rule for rule in self._rules if matches_glob(name, rule.topic))
         rule = next(globs, None)
@@ -136,8 +135,7 @@ class TopicRegistry:
     def learn(self, name: str, topic_id: uuid.UUID, partition_count: int) -> None:
         """Note a topic as a broker describes it.
 
-        Raises:
-            ConfigInvalid: a real topic has a lane name; its data would be hidden by lanes.
+        Raises: ConfigInvalid (a real topic has a lane name, and lanes would hide its data).
         """
         found = self._own.of(name)
         if found is not None and found.topic != name:
@@ -181,8 +179,7 @@ class TopicRegistry:
     def view(self, name: str) -> View | None:
         """Return the lanes that `name` stands for; None for plain topics and unknown ones.
 
-        Raises:
-            ConfigInvalid: a plan that does not fit the topic, which must not pass for plain.
+        Raises: ConfigInvalid (a name that is refused, which must not pass for plain).
         """
         view = self._views.use(name)
         return view if view is not None else self._make_view(name)

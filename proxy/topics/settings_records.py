@@ -73,9 +73,7 @@ def write_assignments(table: RangeTable, changed: Mapping[str, object]) -> list[
 
     changed: client ids with another assignment, or without one now.
 
-    Raises:
-        AssignmentInvalid: a client has more ranges than a record holds, or the change has more
-            than a batch does.
+    Raises: AssignmentInvalid (too much for a client's record, or for the change's batch).
     """
     records: list[Record] = []
     for client_id in sorted(changed):
@@ -84,8 +82,8 @@ def write_assignments(table: RangeTable, changed: Mapping[str, object]) -> list[
         if value is not None and len(value) > RECORD_BYTES_MAX:
             reason = f"{len(value)} bytes, at most {RECORD_BYTES_MAX} have room"
             raise AssignmentInvalid(reason, client_id=client_id)
-        records.append((_key(ASSIGNMENT, client_id), value))
-    records.append((_key(ASSIGNMENTS), _write({"version": table.version})))
+        records.append((_dump([ASSIGNMENT, client_id]), value))
+    records.append((_dump([ASSIGNMENTS]), _write({"version": table.version})))
     size = batch_bytes(records)
     if size > CHANGE_BYTES_MAX:
         raise AssignmentInvalid(
@@ -103,12 +101,12 @@ def write_switches(switches: Switches) -> list[Record]:
         ACCEPT_RANGE_FETCH: dict(switches.topics),
         ALLOW_INDIVIDUAL_COMMIT: dict(switches.clients),
     }
-    return [(_key(SWITCHES), _write(fields))]
+    return [(_dump([SWITCHES]), _write(fields))]
 
 
 def write_fence() -> list[Record]:
     """Return a record that stands for its place in the log only."""
-    return [(_key(FENCE), _write({}))]
+    return [(_dump([FENCE]), _write({}))]
 
 
 def batch_bytes(records: Sequence[Record]) -> int:
@@ -152,8 +150,7 @@ class SettingsState:
     def apply(self, key: bytes | None, value: bytes | None, offset: int = 0) -> bool:
         """Take in one record; return whether `table` or `switches` changed.
 
-        Raises:
-            SettingsInvalid: this version wrote no such record; the state is as it was before.
+        Raises: SettingsInvalid, and the state is as it was before.
         """
         match _read_key(key):
             case [str(kind), str(client_id)] if kind == ASSIGNMENT:
@@ -237,10 +234,6 @@ class SettingsState:
             reason = f"switches of version {version}: a name is none, or there are too many"
             raise SettingsInvalid(reason) from None
         return True
-
-
-def _key(*parts: str) -> bytes:
-    return _dump(parts)
 
 
 def _write(fields: Mapping[str, Any]) -> bytes:

@@ -102,7 +102,9 @@ class SettingsStore:
         try:
             async with asyncio.timeout(LOAD_TIMEOUT_S):
                 config = {"cleanup.policy": COMPACT, "segment.bytes": str(SEGMENT_BYTES)}
-                await self._clients.administer(lambda admin: ensure_topic(admin, TOPIC_NAME, config, 1))
+                await self._clients.administer(
+                    lambda admin: ensure_topic(admin, TOPIC_NAME, config, 1)
+                )
                 consumer = self._consumer = self._clients.make_consumer(
                     isolation_level="read_committed"
                 )
@@ -138,9 +140,8 @@ class SettingsStore:
 
         An empty change leaves the version. On an error of `decide` nothing is written.
 
-        Raises:
-            AssignmentInvalid, RangesOverlap: see `RangeTable.with_clients`, `write_assignments`.
-            SettingsUnsaved: Kafka did not acknowledge it.
+        Raises: SettingsUnsaved; AssignmentInvalid, RangesOverlap (see `write_assignments`,
+        `RangeTable.with_clients`).
         """
 
         def make(state: SettingsState) -> list[Record]:
@@ -234,19 +235,16 @@ class SettingsStore:
         batches = await consumer.getmany(PLACE, timeout_ms=POLL_MS)
         position = await consumer.position(PLACE)
         records = batches.get(PLACE, [])
-        changed = await self._apply(records) if records else False
+        changed = False
+        if records:
+            async with self._applying:
+                changed, damaged = await asyncio.to_thread(_apply_all, self._state, records)
+                for each in damaged:
+                    self._clients.set_aside.note(TOPIC_NAME, each)
+                self._show()
         async with self._moved:
             self._position = position
             self._moved.notify_all()
-        return changed
-
-    async def _apply(self, records: Sequence[ConsumerRecord[Any, Any]]) -> bool:
-        """Add records to the state and show it; set aside and report those that are invalid."""
-        async with self._applying:
-            changed, damaged = await asyncio.to_thread(_apply_all, self._state, records)
-            for each in damaged:
-                self._clients.set_aside.note(TOPIC_NAME, each)
-            self._show()
         return changed
 
     def _show(self) -> None:

@@ -36,10 +36,9 @@ from keylane.proxy.net.security.login_watch import LoginWatch
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.runtime.turns import Turns
 from keylane.proxy.scans.loads import LaneLoads
-from keylane.proxy.topics.handover import forget_gained
 from keylane.proxy.topics.node_values import Membership
 from keylane.proxy.topics.pattern_turns import PatternTurns
-from keylane.proxy.topics.placement import Placement
+from keylane.proxy.topics.placement import Placement, forget_gained
 from keylane.proxy.topics.range_table import RangeTableHolder
 from keylane.proxy.topics.range_views import RangeViews
 from keylane.proxy.topics.registry import PhysicalTopic, TopicRegistry

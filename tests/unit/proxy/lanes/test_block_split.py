@@ -6,16 +6,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from keylane.proxy.lanes.block_split import KernelClock
+from keylane.proxy.lanes.block_split import timed
 from keylane.proxy.runtime.stats import ProxyStats
 
 
 def test_the_time_of_each_call_is_added() -> None:
     """Arguments and results pass; the clock is read before and after."""
     stats, times = ProxyStats(), iter([1.0, 1.5, 4.0, 6.0])
-    timed = KernelClock(lambda a, *, b: a + b, stats, clock=lambda: next(times))
+    clocked = timed(lambda a, *, b: a + b, stats, clock=lambda: next(times))
 
-    results = [timed(1, b=2), timed(3, b=4)]
+    results = [clocked(1, b=2), clocked(3, b=4)]
 
     assert results == [3, 7]
     assert stats.kernel_seconds == 2.5
@@ -30,7 +30,7 @@ def test_a_call_that_fails_counts() -> None:
     stats, times = ProxyStats(), iter([1.0, 3.0])
 
     with pytest.raises(ValueError, match="bad batch"):
-        KernelClock(fail, stats, clock=lambda: next(times))()
+        timed(fail, stats, clock=lambda: next(times))()
 
     assert stats.kernel_seconds == 2.0
 
@@ -38,10 +38,10 @@ def test_a_call_that_fails_counts() -> None:
 def test_no_time_is_lost_between_threads() -> None:
     """A thousand calls from eight threads are all counted."""
     stats = ProxyStats()
-    timed = KernelClock(lambda: None, stats, clock=iter(range(2000)).__next__)
+    clocked = timed(lambda: None, stats, clock=iter(range(2000)).__next__)
 
     with ThreadPoolExecutor(8) as pool:
         for _ in range(1000):
-            pool.submit(timed)
+            pool.submit(clocked)
 
     assert stats.kernel_seconds >= 1000
