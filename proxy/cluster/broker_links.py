@@ -2,8 +2,8 @@
 
 Source: docs/decisions/040.
 
-What any broker can answer is asked of the one that answered last. When that one is slow the next
-is asked as well, so that one that hangs costs a second, once.
+A question that any broker can answer goes to the one that answered last. When that one is slow,
+the next is asked as well, so a broker that hangs costs a second, once.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ for a connection to a broker, it opens none to others."""
 
 
 class BrokerLinks:
-    """Of one process. Invariant: one connection at most is kept, or being opened, per address."""
+    """The links of one process. Invariant: one at most is kept, or being opened, per address."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class BrokerLinks:
         where: Callable[[], Iterable[Address]],
         id_of: Callable[[str, int], int | None],
     ) -> None:
-        """`where` gives addresses of brokers beside the bootstrap ones, `id_of` their ids."""
+        """where: gives addresses beside the bootstrap ones. id_of: gives a broker's id."""
         self._config, self._security, self._stats = config, security, stats
         self._where, self._id_of = where, id_of
         self.reach = Reach(id_of, time.monotonic)
@@ -69,9 +69,9 @@ class BrokerLinks:
             link.close()
 
     async def awake_first(self) -> list[Address]:
-        """Return where brokers are: first one that has just answered; those that do not come last.
+        """Return addresses: first a broker that has just answered, last those that do not.
 
-        Raises nothing: where none answers, all are as good.
+        Where none answers, all are as good, and nothing is raised.
         """
         if time.monotonic() - self._awake_s > AWAKE_S:
             if self._probe is None:  # thousands of clients may come at once
@@ -88,9 +88,9 @@ class BrokerLinks:
             self._probe = None
 
     def client_options(self) -> dict[str, Any]:
-        """Keyword arguments of keylane's aiokafka clients, without brokers that do not answer.
+        """Return arguments of keylane's aiokafka clients, without brokers that do not answer.
 
-        They try addresses by chance, one after the other. Raises: LoginRefused.
+        These clients try addresses by chance, one after the other. Raises: LoginRefused.
         """
         addresses = self._addresses()
         awake = [each for each in addresses if not self.patience.is_late(each)] or addresses
@@ -121,14 +121,14 @@ class BrokerLinks:
             raise UpstreamLost(f"no broker answers in {ANY_ANSWER_S_MAX:g} s") from None
 
     def _addresses(self) -> list[Address]:
-        """Of brokers, in the order in which they are asked."""
+        """Return addresses of brokers in the order in which they are asked."""
         found = [] if self._best is None else [self._best]
         found += [split_address(part) for part in self._config.bootstrap.split(",")]
         found += self._where()
         return self.patience.in_order(found)
 
     async def kept(self, address: Address) -> ServiceLink:
-        """The connection to an address that is kept for questions; all share one."""
+        """Return the connection for questions to an address; all share one."""
         link = self._kept.get(address)
         if link is not None and link.is_open:
             return link
@@ -148,7 +148,7 @@ class BrokerLinks:
             del self._opening[address]
 
     async def open(self, address: Address) -> ServiceLink:
-        """A new connection. Raises: UpstreamLost."""
+        """Open a new connection. Raises: UpstreamLost."""
         host, port = address
         opening = ServiceLink.open(
             host,
@@ -166,7 +166,7 @@ class BrokerLinks:
         return "?" if found is None else str(found)
 
     def leave(self, address: Address) -> None:
-        """A broker has another address, or another rack: drop what leads to none."""
+        """Drop the connection to an address that a broker has left."""
         link = self._kept.get(address)
         if self._best == address:
             self._best = None

@@ -56,8 +56,7 @@ class Broker:
 class Cluster:
     """The service principal's view of the cluster, refreshed on demand.
 
-    What any broker can answer is asked of the one that answered last, and beside it of others
-    when it is slow. Invariant: one such Metadata request is under way at most.
+    Invariant: one of its Metadata requests is under way at most.
     """
 
     def __init__(
@@ -323,12 +322,17 @@ class Cluster:
         registry.update_nodes(number, meanings)
         disputes = registry.disputes.among(registry.topics)
         if registry.disputes.dissenters not in (dissenters, ()):
-            log.warning("nodes have other lane rules nodes=%s", registry.disputes.dissenters)
+            log.warning(
+                "nodes have other lane rules nodes=%s remedy=give all nodes the same `lanes` and "
+                "lane_name_pattern",
+                registry.disputes.dissenters,
+            )
         for name, reason in islice(disputes.items(), DISPUTES_LOGGED_MAX):
             if before.get(name) != reason:
                 log.error("topic is not served topic=%s reason=%s", name, reason)
         if len(disputes) > DISPUTES_LOGGED_MAX:
-            log.error("topics are not served topics=%d, some were named", len(disputes))
+            named = DISPUTES_LOGGED_MAX
+            log.error("topics are not served topics=%d named=%d", len(disputes), named)
         for name, reason in disputes.items():
             count = registry.topics[name].partition_count
             self._logged_refused.setdefault(name, set()).add((reason, count))

@@ -40,7 +40,7 @@ def load_plans(rules: Sequence[LaneRule], *, lane_name_pattern: str | None) -> d
 
 
 def _check_topic(place: str, name: str, plan: RangePlan, pattern: str | None) -> None:
-    """The rule names the plan's topic, or a lane name of it with the plan's count."""
+    """Check that the rule names the plan's topic, or a lane name of it with the plan's count."""
     if re.search(r"[*?\[\]!]", name):
         raise ConfigInvalid(f"{place}: a plan is of one topic ({plan.topic}), {name} may be many")
     if name == plan.topic:

@@ -1,4 +1,4 @@
-"""Reads one partition from its leader with keylane's own principal.
+"""Reads of one partition from its leader with keylane's own principal.
 
 Source: protocol guide, Fetch v12 (by name) and v13-17 (by topic id); KIP-320, KIP-595 (epochs:
 ReplicaManager answers a consumer's `LastFetchedEpoch` as it does a follower's).
@@ -98,7 +98,7 @@ class UpstreamSource:
         room: ReadRoom,
         last_epoch: int = NO_EPOCH,
     ) -> RawFetch:
-        """One fetch. Raises: UpstreamLost, AnswerTooLarge."""
+        """Fetch once. Raises: UpstreamLost, AnswerTooLarge."""
         by_id = self.version >= TOPIC_ID_VERSION
         room.broker_id = self.leader_id
         entry = FetchPartition(self.partition, self.leader_epoch, offset, last_epoch, -1, max_bytes)

@@ -45,7 +45,7 @@ class Reach:
         id_of: Callable[[str, int], int | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`id_of` gives the id of the broker at an address, if one is known; `clock` in seconds."""
+        """id_of: gives the id of the broker at an address, if one is known."""
         self._id_of, self._clock = id_of, clock
         self._states: dict[tuple[str, int], _State] = {}
 
@@ -61,7 +61,7 @@ class Reach:
         return link
 
     def turn_away(self, host: str, port: int) -> None:
-        """A client was not served since this broker could not be reached."""
+        """Count a client that was not served, since this broker could not be reached."""
         self._state(host, port).turned_away += 1
 
     def _failed(self, host: str, port: int, began_s: float, reason: str) -> None:

@@ -33,10 +33,17 @@ from keylane.proxy.lanes.block_split import timed
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
 from keylane.proxy.lanes.pending_fetch import Cursor, LanePoll, Turn
 from keylane.proxy.lanes.read_memory import Gates
-from keylane.proxy.lanes.reader import READ_COMMITTED, PartitionReader, ReaderKey
+from keylane.proxy.lanes.reader import PartitionReader
 from keylane.proxy.lanes.reader_limit import IDLE_S, ReaderRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
-from keylane.proxy.lanes.split_io import OpenSource, ReaderKit, ScanSeams, SplitFunction
+from keylane.proxy.lanes.split_io import (
+    READ_COMMITTED,
+    OpenSource,
+    ReaderKey,
+    ReaderKit,
+    ScanSeams,
+    SplitFunction,
+)
 from keylane.proxy.runtime.stats import ProxyStats
 
 READER_IDLE_S: Final = 60.0
@@ -115,7 +122,7 @@ class LaneFetcher:
 
     @property
     def cache(self) -> SliceCache:
-        """Slices that wait for lanes, of all partitions."""
+        """Return the slices that wait for lanes, of all partitions."""
         return self._kit.cache
 
     async def fetch(self, request: LaneFetchRequest) -> list[LaneAnswer]:

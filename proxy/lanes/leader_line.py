@@ -41,10 +41,10 @@ class Line:
         on_unsure: Callable[[], None],
         on_again: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_cut` takes the offset from which the leader's log differs from the log that was seen.
+        """on_cut: takes the offset from which the leader's log differs from the log that was seen.
 
         on_unsure: is called when the leader cannot be compared, so that its log may differ.
-        on_again: is called whenever a connection is opened in the place of one that failed.
+        on_again: is called whenever a connection replaces one that failed.
         """
         self._open_source, self._lineage = open_source, lineage
         self._on_cut, self._on_unsure, self._on_again = on_cut, on_unsure, on_again
@@ -98,10 +98,7 @@ class Line:
             self._source = None
 
     def leave_leader(self, leader_epoch: int) -> None:
-        """Wait for no answer of the leader before this epoch.
-
-        It may hang without an answer; the present leader is asked at once.
-        """
+        """Wait for no answer of the leader before this epoch, which may hang."""
         if self._source is not None and NO_EPOCH < self._source.leader_epoch < leader_epoch:
             self.close()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 from kio.schema.errors import ErrorCode
@@ -24,14 +24,15 @@ from keylane.bounded import BoundedDict
 from keylane.cache.lane_log import MARKER_LATER, LaneLog
 from keylane.cache.lane_values import Aborted, Block
 from keylane.errors import AnswerTooLarge, BatchCorrupt, BatchUnsupported, KeylaneError
-from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.lineage import NO_EPOCH
 from keylane.proxy.lanes.block_split import AT_ONCE_BYTES_MAX, split_next
 from keylane.proxy.lanes.leader_line import Line
 from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.lanes.reads import Read, Reads
 from keylane.proxy.lanes.split_io import (
+    READ_COMMITTED,
     RawFetch,
+    ReaderKey,
     ReaderKit,
     ScannedBlock,
     close_aborted,
@@ -42,26 +43,17 @@ from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.reader")
 
-READ_COMMITTED: Final = 1
 LONG_POLL_MS: Final = 500
 """Kafka consumers' `fetch.max.wait.ms` default."""
 SHORT_POLL_MS: Final = 100
 """For a read of data that should be there: a broker that has none is not asked in a circle."""
 LONG_POLL_BYTES_MAX: Final = 256 * 1024
-"""Bytes of a long poll: few come at the log end, and of a backlog a first part is served early."""
+"""Bytes of a long poll, which has no place in the byte gate while it waits. Few come at the log
+end, and of a backlog a first part is served early."""
 BAD_BATCH_BACKOFF_S: Final = 0.5
 """Pause before a bad batch is read anew: `fetch.max.wait.ms`, once more."""
 BAD_OFFSETS_MAX: Final = 64
 """Bad batches remembered per partition, so that each is logged once."""
-
-
-class ReaderKey(NamedTuple):
-    """The differences between two readers."""
-
-    at: PartitionSplit
-    isolation_level: int
-    codec: int
-    """Codec id with which batches are compressed again."""
 
 
 class Listener(Protocol):
@@ -86,9 +78,8 @@ class PartitionReader:
 
     def __init__(self, topic: str, key: ReaderKey, kit: ReaderKit) -> None:
         at, self.isolation_level, self._codec = key
-        self.topic, self._at = topic, at
+        self.topic, self._at, self._kit = topic, at, kit
         self.topic_id, self.partition, self.key_split = at
-        self._kit = kit
         self.log = LaneLog(self.key_split.output_count, kit.cache)
         self.listeners: dict[Listener, None] = {}
         self.siblings: object = None  # kept alive for `fetcher`: all readers of the partition
@@ -114,7 +105,7 @@ class PartitionReader:
         """Return the end of readable data, -1 before the first answer."""
         return self.last_stable_offset if self.isolation_level else self.high_watermark
 
-    # What requests ask for.
+    # Requests.
     def want(self, offset: int, bytes_max: int) -> int:
         """See to it that a read is about to pass `offset`; return an error code or 0.
 
@@ -143,13 +134,13 @@ class PartitionReader:
         """Return whether data that exists, or may exist, is on its way to `offset`."""
         if 0 <= self.end <= offset:
             return False
-        return self._reads.may_bring(offset)
+        reads = self._reads
+        return any(
+            not read.is_long_poll and read.is_about_to_pass(offset, reads.span) for read in reads
+        )
 
     def forget_cut(self, end: int) -> None:
-        """Read anew: another reader of the partition has seen its log cut at `end`.
-
-        What is under way is of the old log, and is thrown away when it comes.
-        """
+        """Read anew from a cut at `end` that another reader of the partition has seen."""
         self._scanned_end = min(self._scanned_end, end)
         self._reset()
 
@@ -346,7 +337,7 @@ class PartitionReader:
                 break
             split, last_record_offsets = found
             if is_committed and 0 <= raw.last_stable_offset < split.next_offset:
-                # It reaches into open transactions; a broker does not send such.
+                # The block reaches into open transactions; a broker does not send such.
                 records = records[: stable_bytes(records, position, raw.last_stable_offset)]
                 continue
             if split.next_offset > self.log.head and read.start > self._ahead_mark:
@@ -445,7 +436,7 @@ class PartitionReader:
             listener.read_failed(self, offset, error_code)
 
     def _reset(self) -> None:
-        """Forget what was read, and refused; what is under way is of the old log."""
+        """Forget what was read, and refused. A read under way is of the old log: it is dropped."""
         self._kit.refused.forget_from(self.topic_id, self.partition, 0)
         self._forget()
 

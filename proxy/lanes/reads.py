@@ -44,13 +44,7 @@ class Reads(set[Read]):
     """The reads that are under way."""
 
     span = SPAN_UNKNOWN
-    """Offsets in the last answer."""
-
-    def may_bring(self, offset: int) -> bool:
-        """Return whether data that is at `offset`, or comes there, is on its way."""
-        return any(
-            not read.is_long_poll and read.is_about_to_pass(offset, self.span) for read in self
-        )
+    """Offsets in the last answer; before the first one any number may come."""
 
     def serve(self, offset: int) -> bool:
         """Return whether to wait for one of them: it starts at `offset`, or is about to pass it.

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from keylane.proxy.lanes.refused_batches import RefusedBatches
 from keylane.proxy.runtime.memory_plan import BLOCK_BYTES
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.wire.batch import BATCH_HEADER_BYTES, read_batch_header
+
+READ_COMMITTED: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ class PartitionSource(Protocol):
 
     @property
     def leader_epoch(self) -> int:
-        """Epoch of the leader that the connection was opened to, -1 when not known."""
+        """Return the epoch of the leader that the connection was opened to, -1 when not known."""
 
     async def fetch(
         self,
@@ -113,6 +115,15 @@ class ScanSeams:
     """Epochs of logs, as seen here and by other nodes."""
 
 
+class ReaderKey(NamedTuple):
+    """The differences between two readers."""
+
+    at: PartitionSplit
+    isolation_level: int
+    codec: int
+    """Codec id with which batches are compressed again."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderKit:
     """The parts that all readers of a process share."""
@@ -132,7 +143,7 @@ class ReaderKit:
 
     @property
     def plain_bytes_max(self) -> int:
-        """Plain bytes of one block: several readers fit in the gate side by side.
+        """Return the plain bytes of one block: several readers fit in the gate side by side.
 
         Large enough that what Python does per block and lane (about 0.3 ms with 16 lanes) is
         little beside splitting it, small enough to serve the first lanes early.
@@ -172,7 +183,11 @@ def last_offset_at(records: memoryview, position: int, offset: int) -> int:
 def close_aborted(
     aborted: tuple[tuple[int, int], ...], markers: tuple[tuple[int, int], ...]
 ) -> tuple[Aborted, ...]:
-    """Give each aborted transaction its marker: the producer's first one behind its start."""
+    """Give each aborted transaction its marker: the producer's first one behind its start.
+
+    An answer may only name transactions whose marker comes with it. Else a client takes the
+    producer's next transaction for the aborted one, and drops committed records.
+    """
     return tuple(
         Aborted(
             producer_id,

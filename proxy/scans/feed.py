@@ -40,7 +40,6 @@ from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.lineage import PartitionKey
 from keylane.offsets.values import Damaged
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.scans.blocks import published_block
 from keylane.proxy.scans.records import (
     EPOCH_MAX,
     TOPIC_NAME,
@@ -53,7 +52,7 @@ from keylane.proxy.scans.records import (
     read_sender,
     write_packets,
 )
-from keylane.proxy.scans.runs import AGE_S_MAX, ScanRuns
+from keylane.proxy.scans.runs import AGE_S_MAX, ScanRuns, published_block
 
 log = logging.getLogger("keylane.nodes")
 
@@ -378,7 +377,10 @@ class ScanFeed:
         packet = read_packet(data, self._book)
         if packet is None:
             if not self._skipped_logged:
-                log.warning("scan record skipped: another version wrote it")
+                log.warning(
+                    "scan record skipped: another version of keylane wrote it topic=%s offset=%d",
+                    TOPIC_NAME, record.offset,
+                )  # fmt: skip
             self._skipped_logged = True
             return
         for item in packet.news:

@@ -38,7 +38,11 @@ class Scans(SplitTable[ScanIndex]):
         """Leader epochs in metadata, of scanned logs that are to be compared."""
 
     def note_leader(self, place: PartitionKey, leader_epoch: int) -> None:
-        """Note a later leader of a partition: its log may be another one."""
+        """Note a later leader of a partition: its log may be another one.
+
+        The epoch comes from metadata. Clients ask for offsets before they fetch, so a reader
+        would find a new log too late for the first answer.
+        """
         lineage = self._lineages.find(place)
         if lineage is not None and lineage.leader_epoch < leader_epoch and lineage.newest >= 0:
             self._new_leaders[place] = leader_epoch

@@ -181,7 +181,7 @@ class _Draft:
         return self.size_bytes > PACKET_BYTES or self.outputs > OUTPUTS_PACKET
 
     def to_bytes(self, sender: Sender) -> bytes:
-        """The packet as it is now."""
+        """Return the packet as it is now."""
         writer = Writer(flexible=False)
         writer.raw(HEAD.pack(VERSION, sender.number, sender.life))
         writer.count(len(self.splits))

@@ -1,4 +1,4 @@
-"""Scans of this node that are not published yet: neighbouring blocks become one.
+"""Blocks as scans, which nodes publish to each other: neighbouring blocks become one scan.
 
 Source: docs/decisions/021.
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.lineage import PartitionKey
@@ -133,6 +134,58 @@ class ScanRuns:
         self.dropped += 1
         if self._newest.get(run.scan.at) == number:
             del self._newest[run.scan.at]
+
+
+@dataclass(slots=True, eq=False)
+class PublishedLane:
+    """The published part of one lane of a block, which counts as one batch: arrays are (1,) or (0,).
+
+    Not to be changed; frozen, it would take five times as long to make, and there are thousands.
+    """
+
+    record_bytes: int
+    record_count: int
+    first: int
+    """The first offset that may be a record's."""
+    last: int
+
+    @property
+    def record_counts(self) -> NDArray[np.int64]:
+        """Return the number of records."""
+        return self._one(self.record_count)
+
+    @property
+    def base_offsets(self) -> NDArray[np.int64]:
+        """Return the first offset that may be a record's."""
+        return self._one(self.first)
+
+    @property
+    def last_record_offsets(self) -> NDArray[np.int64]:
+        """Return the offset of the last record."""
+        return self._one(self.last)
+
+    def _one(self, value: int) -> NDArray[np.int64]:
+        return np.array([value] if self.record_count else [], np.int64)
+
+
+def published_block(scan: Scan) -> ScannedBlock:
+    """Return the block in the form of a reader's."""
+    lasts, counts, sizes = scan.columns
+    rows = zip(sizes.tolist(), counts.tolist(), lasts.tolist(), strict=True)
+    return ScannedBlock(
+        topic=scan.topic,
+        at=scan.at,
+        start=scan.start,
+        end=scan.end,
+        last_record_offsets=lasts,
+        outputs=tuple(
+            PublishedLane(size, count, scan.start, last) if size or count else None
+            for size, count, last in rows
+        ),
+        holes=scan.holes,
+        log_start_offset=scan.log_start_offset,
+        leader_epoch=scan.leader_epoch,
+    )
 
 
 def _columns(block: ScannedBlock) -> Columns:

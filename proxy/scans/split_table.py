@@ -41,15 +41,13 @@ class SplitTable(ABC, Generic[Value]):
         if value is None:
             value = self._by_split[key] = self._make(key)
             self.output_count += key.key_split.output_count
-            while len(self._by_split) > 1 and self._is_full:
+            while len(self._by_split) > 1 and (
+                self.output_count > self._outputs_max or len(self._by_split) > self._splits_max
+            ):
                 # Of a topic that is gone, or else it fills again as it is read.
                 self.forget(next(iter(self._by_split)))
         self._by_split.move_to_end(key)
         return value
-
-    @property
-    def _is_full(self) -> bool:
-        return self.output_count > self._outputs_max or len(self._by_split) > self._splits_max
 
     def on_truncated(self, topic_id: uuid.UUID, partition: int, end: int) -> None:
         """Forget the log from `end` on, where a new leader has cut it."""

@@ -117,7 +117,7 @@ class Disputes:
 
     @property
     def dissenters(self) -> tuple[int, ...]:
-        """Numbers of the nodes whose lane rules differ from those of this one, ascending."""
+        """Return the nodes whose lane rules differ from this one's, ascending by number."""
         return tuple(sorted(self._others))
 
     def meaning_of(self, name: str) -> Meaning | None:

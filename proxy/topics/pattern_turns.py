@@ -1,7 +1,7 @@
-"""Comparing subscribed patterns with lane topics: one at a time, for a share of the time.
+"""Comparisons of subscribed patterns with lane topics: one at a time, for a share of the time.
 
-RE2 holds the interpreter's lock while it compiles, so a thread alone does not
-keep a pattern from stopping the event loop for most of the time.
+RE2 holds the interpreter's lock while it compiles, so a thread alone would not keep a pattern from
+stopping the event loop.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Final
 from keylane.proxy.groups.patterns import SubscribedPatterns, check_pattern, find_matches
 
 REST_SHARE: Final = 4.0
-"""Of the time that a comparison took, so much passes before the next: patterns take a fifth."""
+"""Pause after a comparison, in times of what it took: patterns take a fifth of the time."""
 REST_S_MAX: Final = 1.0
 WAITING_MAX: Final = 32
 """Clients that wait for their turn."""
 
 
 class PatternTurns:
-    """Of all connections of a node. Invariant: at most WAITING_MAX wait."""
+    """Comparisons for all connections of a node. Invariant: at most WAITING_MAX wait."""
 
     def __init__(self, patterns: SubscribedPatterns) -> None:
         self._patterns = patterns
         self._lock, self._waiting = asyncio.Lock(), 0
 
     async def compare(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
-        """The topics that it matches; None: too many wait. Raises: PatternUnreadable."""
+        """Return the topics that match; None: too many wait. Raises: PatternUnreadable."""
         check_pattern(pattern)
         known = self._patterns.matches(pattern, topics)
         if known is not None:

@@ -140,7 +140,7 @@ class Placement:
         return node.control or None if node is not None and number != self.number else None
 
     def lists(self, group: str) -> bool:
-        """Return whether this node lists a group when a client asks all nodes."""
+        """Return whether this node lists a group: one node does, as librdkafka adds up answers."""
         if self.is_alone:
             return True
         number = self.node_of_group(group)

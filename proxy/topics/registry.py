@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -16,13 +17,15 @@ from keylane.keyrange.key_split import LaneCuts, PartitionSplit
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.topics.agreement import Disputes, LaneMeanings, node_rules
 from keylane.proxy.topics.view import View
-from keylane.proxy.topics.view_table import ViewTable
 from keylane.wire.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 
 CODECS: Final = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
 """Codec ids of batches, by their word in a rule."""
 VIEW_NAMESPACE: Final = uuid.UUID("6b65796c-616e-4e00-8000-6c616e657300")
 """Lane names get ids of their own: clients key their caches by id. Any fixed value does."""
+
+RENAMED_VIEWS_MAX: Final = 4_096
+"""Lane names in use, of all topics; a client may choose one of 1024 for each topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,62 @@ class PhysicalTopic:
     name: str
     topic_id: uuid.UUID
     partition_count: int
+
+
+class ViewTable:
+    """Views of lanes, each one stable object per name.
+
+    Invariant: views under names that clients choose are the last RENAMED_VIEWS_MAX in use.
+    """
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, View] = {}
+        """Views by name; not to be changed."""
+        self._by_id: dict[uuid.UUID, View] = {}
+        self._renamed: OrderedDict[str, None] = OrderedDict()
+        """Names that clients have chosen, in the order of their last use."""
+
+    def use(self, name: str) -> View | None:
+        """Return the view of a name, which is in use."""
+        view = self.by_name.get(name)
+        if view is not None and view.is_renamed:
+            self._renamed.move_to_end(name)
+        return view
+
+    def use_id(self, view_id: uuid.UUID) -> View | None:
+        """Return the view of an id that clients know, which is in use."""
+        view = self._by_id.get(view_id)
+        if view is not None and view.is_renamed:
+            self._renamed.move_to_end(view.name)
+        return view
+
+    def of_id(self, view_id: uuid.UUID) -> View | None:
+        """Return the view of an id; it does not count as used."""
+        return self._by_id.get(view_id)
+
+    def add(self, view: View) -> None:
+        """Keep a view; the one whose name was not used for longest goes when there are too many."""
+        self.by_name[view.name] = self._by_id[view.view_id] = view
+        if view.is_renamed:
+            self._renamed[view.name] = None
+            if len(self._renamed) > RENAMED_VIEWS_MAX:
+                # A client that still uses the name asks again, as for a topic with a new id.
+                self.drop(next(iter(self._renamed)))
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether there is a view of a topic under any name."""
+        return any(view.topic == topic for view in self.by_name.values())
+
+    def drop_topic(self, topic: str) -> None:
+        """Drop the views of a topic under all names."""
+        for view in [view for view in self.by_name.values() if view.topic == topic]:
+            self.drop(view.name)
+
+    def drop(self, name: str) -> None:
+        """Drop the view of a name."""
+        view = self.by_name.pop(name)
+        del self._by_id[view.view_id]
+        self._renamed.pop(name, None)
 
 
 class TopicRegistry:
@@ -150,6 +209,7 @@ class TopicRegistry:
             if self._is_pinned(name):
                 self.grown[name] = partition_count
                 return
+        # A topic that was made anew: its old id must not lead clients to the new topic's data.
         self.forget(name)
         self.grown.pop(name, None)
         self.topics[name] = PhysicalTopic(

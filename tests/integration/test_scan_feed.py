@@ -20,11 +20,11 @@ from keylane.journal.own_topic import OwnTopicClients
 from keylane.keyrange.key_split import KeySplit, PartitionSplit, even_split
 from keylane.offsets.scan import ScanIndex
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.scans.blocks import PublishedLane
 from keylane.proxy.scans.feed import ScanFeed
 from keylane.proxy.scans.lag import LaneTallies
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.scans.records import TOPIC_NAME
+from keylane.proxy.scans.runs import PublishedLane
 
 FOUR = even_split(4)
 UNEVEN = KeySplit((2**20, 2**40, 2**60))

@@ -253,7 +253,10 @@ async def test_what_nodes_do_not_agree_on_is_logged_once(cluster, link, caplog) 
     cluster.update_nodes(1, membership(9))
 
     warning, *errors = reported(caplog)
-    assert warning == "nodes have other lane rules nodes=(2,)"
+    assert warning == (
+        "nodes have other lane rules nodes=(2,) remedy=give all nodes the same `lanes` and "
+        "lane_name_pattern"
+    )
     assert [error.partition(" reason=")[0] for error in errors] == [
         "topic is not served topic=orders",
         "topic is not served topic=b",
@@ -281,7 +284,7 @@ async def test_of_many_topics_some_are_named(cluster, link, caplog) -> None:
 
     messages = reported(caplog)
     assert len(messages) == 22
-    assert messages[-1] == "topics are not served topics=50, some were named"
+    assert messages[-1] == "topics are not served topics=50 named=20"
 
 
 async def test_other_nodes_keep_to_the_partitions_of_lanes(cluster, link, caplog) -> None:

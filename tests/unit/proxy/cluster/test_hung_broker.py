@@ -10,8 +10,7 @@ from keylane.errors import UpstreamLost
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
 from keylane.proxy.lanes.fetcher import FetchLimits, LaneFetcher
-from keylane.proxy.lanes.memory_budget import ByteGate
-from keylane.proxy.lanes.read_memory import ReadRoom
+from keylane.proxy.lanes.read_memory import ByteGate, ReadRoom
 from keylane.proxy.lanes.split_io import RawFetch, ScanSeams
 from keylane.proxy.net.framing import CHUNK_BYTES
 from keylane.proxy.runtime.stats import ProxyStats

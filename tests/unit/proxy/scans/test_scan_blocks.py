@@ -1,4 +1,4 @@
-"""proxy/scans/blocks.py: loads and lag take in published blocks as those that are read."""
+"""Loads and lag take in published blocks as those that are read."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.keyrange.lane import LaneLayout
-from keylane.proxy.scans.blocks import published_block
 from keylane.proxy.scans.lag import LaneTallies, Remaining
 from keylane.proxy.scans.loads import START_S, LaneLoads
 from keylane.proxy.scans.records import NO_RECORD, Scan
+from keylane.proxy.scans.runs import published_block
 from keylane.proxy.topics.view import View
 
 TOPIC_ID = uuid.UUID(int=7)

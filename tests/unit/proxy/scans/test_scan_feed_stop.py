@@ -13,8 +13,8 @@ from aiokafka.structs import TopicPartition
 from keylane.journal.own_topic import OwnTopicClients
 from keylane.keyrange.key_split import PartitionSplit, even_split
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.scans.blocks import PublishedLane
 from keylane.proxy.scans.feed import ScanFeed
+from keylane.proxy.scans.runs import PublishedLane
 from keylane.tasks import spawn
 
 

@@ -402,7 +402,7 @@ def test_a_glob_that_leaves_out_a_topic_with_offsets_is_refused() -> None:
 
 def test_lane_names_in_use_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that was not used for longest goes, and is made anew, alike, when it is used."""
-    monkeypatch.setattr("keylane.proxy.topics.view_table.RENAMED_VIEWS_MAX", 2)
+    monkeypatch.setattr("keylane.proxy.topics.registry.RENAMED_VIEWS_MAX", 2)
     registry = TopicRegistry(
         (LaneRule(topic="own", lanes=2),), lane_name_pattern="{topic}.lanes-{lanes}"
     )

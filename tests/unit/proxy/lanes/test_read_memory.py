@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from keylane.proxy.lanes.memory_budget import ByteGate, Ticket
+from keylane.proxy.lanes.read_memory import ByteGate, Ticket
 from keylane.tasks import spawn
 
 
@@ -39,12 +39,15 @@ def test_what_is_larger_than_the_bound_goes_alone() -> None:
     async def main() -> None:
         gate = ByteGate(10)
         ticket = await gate.enter(3)
-        change = spawn(ticket.change(1_000), "large")
+        large = spawn(gate.enter(1_000), "large")
         other = spawn(gate.enter(1), "other")
         await settle()
-        assert change.done() and gate.bytes_used == 10 and not other.done()
+        assert not large.done() and gate.bytes_used == 3
+        ticket.leave()
+        await settle()
+        assert large.done() and gate.bytes_used == 10 and not other.done()
 
-        ticket.shrink(3)
+        large.result().shrink(3)
         await settle()
 
         assert other.done() and gate.bytes_used == 4
