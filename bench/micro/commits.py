@@ -72,7 +72,8 @@ class Bench(Node):
                 lasts[:] = self.end - 1 - np.arange(self.lane_count) % BLOCK
             lasts[lane] = self.end - 1
             block = ScannedBlock(
-                topic="orders", at=PartitionSplit(ORDERS, 0, self.lanes("orders").key_split(0)), start=start, end=self.end,
+                topic="orders", start=start, end=self.end,
+                at=PartitionSplit(ORDERS, 0, self.lanes("orders").key_split(0)),
                 last_record_offsets=lasts, outputs=(None,) * self.lane_count, holes=(),
                 log_start_offset=0, leader_epoch=0, epochs=((0, start),),
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Blocks as scans, which nodes publish to each other: neighbouring blocks become one scan.
+"""Blocks of this node as scans for others, neighbours as one; scans of others as blocks.
 
 Source: docs/decisions/021.
 
@@ -138,7 +138,7 @@ class ScanRuns:
 
 @dataclass(slots=True, eq=False)
 class PublishedLane:
-    """The published part of one lane of a block, which counts as one batch: arrays are (1,) or (0,).
+    """The published part of one lane of a block, as one batch: its arrays are (1,) or (0,).
 
     Not to be changed; frozen, it would take five times as long to make, and there are thousands.
     """

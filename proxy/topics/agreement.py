@@ -153,7 +153,7 @@ class Disputes:
             return None
         reported = [f"{here or PLAIN} at this node ({self._number})"]
         reported += [
-            f"{meaning or PLAIN} at node{'s' if len(nodes) > 1 else ''} {', '.join(map(str, nodes))}"
+            f"{meaning or PLAIN} at node{'s' if nodes[1:] else ''} {', '.join(map(str, nodes))}"
             for meaning, nodes in there.items()
         ]
         return f"lanes: nodes do not agree on {name}: {'; '.join(reported)}"
