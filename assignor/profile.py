@@ -12,7 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from keylane.assignor.range_plan import HASH_FORM, PARTITIONS_MAX
+from keylane.assignor.range_plan import (
+    HASH_FORM,
+    PARTITIONS_MAX,
+    read_cut,
+    read_integer,
+    read_text,
+)
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.space import HASH_MAX
 
@@ -131,13 +137,11 @@ def read_profile(data: bytes) -> LoadProfile:
         raise ConfigInvalid(f"profile.version: expected {PROFILE_VERSION}")
     if document.get("hash") != HASH_FORM:
         raise ConfigInvalid(f"profile.hash: expected {json.dumps(HASH_FORM)}")
-    bits = _integer(document, "bits", "profile", 1, BITS_MAX)
+    bits = read_integer(document.get("bits"), "profile.bits", 1, BITS_MAX)
     rows = _list(document, "partitions", "profile")
     if not 1 <= len(rows) <= PARTITIONS_MAX:
         raise ConfigInvalid(f"profile.partitions: expected 1 to {PARTITIONS_MAX}")
-    topic = document.get("topic")
-    if not isinstance(topic, str) or not 1 <= len(topic) <= 249:  # 249: Kafka's topic names
-        raise ConfigInvalid("profile.topic: expected a text of 1 to 249 letters")
+    topic = read_text(document.get("topic"), "profile.topic")
     knows_heavy = document.get("heavy") is not None
     heavy = _list(document, "heavy", "profile") if knows_heavy else []
     return LoadProfile(
@@ -181,29 +185,28 @@ def _read_partition(row: Any, place: str, bits: int) -> PartitionLoad:
         end=offsets[1],
         records=_counts(row, "records", place, bits),
         size_bytes=_counts(row, "bytes", place, bits),
-        keyless_records=_integer(row, "keyless_records", place, 0, HASH_MAX),
-        keyless_bytes=_integer(row, "keyless_bytes", place, 0, HASH_MAX),
+        keyless_records=read_integer(row.get("keyless_records"), f"{place}.keyless_records"),
+        keyless_bytes=read_integer(row.get("keyless_bytes"), f"{place}.keyless_bytes"),
         distinct_keys=None
         if distinct is None
-        else _integer(row, "distinct_keys", place, 0, HASH_MAX),
+        else read_integer(distinct, f"{place}.distinct_keys"),
     )
 
 
 def _read_heavy(row: Any, place: str, partition_count: int) -> HeavyKey:
     if not isinstance(row, dict):
         raise ConfigInvalid(f"{place}: expected an object")
-    text, key = row.get("key_hash"), row.get("key_base64")
-    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 19:
-        raise ConfigInvalid(f"{place}.key_hash: expected a decimal string")
+    key = row.get("key_base64")
+    key_hash = read_cut(row.get("key_hash"), f"{place}.key_hash", 0)
     try:
         decoded = None if key is None else base64.b64decode(key, validate=True)
     except (TypeError, ValueError, binascii.Error):
         raise ConfigInvalid(f"{place}.key_base64: expected base64") from None
     return HeavyKey(
-        partition=_integer(row, "partition", place, 0, partition_count - 1),
-        key_hash=_integer({"key_hash": int(text)}, "key_hash", place, 0, HASH_MAX),
-        records=_integer(row, "records", place, 0, HASH_MAX),
-        size_bytes=_integer(row, "bytes", place, 0, HASH_MAX),
+        partition=read_integer(row.get("partition"), f"{place}.partition", 0, partition_count - 1),
+        key_hash=key_hash,
+        records=read_integer(row.get("records"), f"{place}.records"),
+        size_bytes=read_integer(row.get("bytes"), f"{place}.bytes"),
         key=decoded,
     )
 
@@ -221,11 +224,4 @@ def _list(row: Mapping[str, Any], name: str, place: str) -> list[Any]:
     value = row.get(name)
     if not isinstance(value, list):
         raise ConfigInvalid(f"{place}.{name}: expected a list")
-    return value
-
-
-def _integer(row: Mapping[str, Any], name: str, place: str, low: int, high: int) -> int:
-    value = row.get(name)
-    if type(value) is not int or not low <= value <= high:
-        raise ConfigInvalid(f"{place}.{name}: expected an integer from {low} to {high}")
     return value

@@ -6,23 +6,31 @@ Source: ConsumerProtocolSubscription.json and ConsumerProtocolAssignment.json of
 As Kafka's own ConsumerProtocol, a newer version is read as the newest known one, and what follows
 is left alone. A field that is missing at the end counts as not said: clients have announced
 version 1 and written version 0.
+
+A broker reads the topics of the metadata and no more (ClassicGroup.computeSubscribedTopics): names
+are added there, and taken out again, without a touch on what follows them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from keylane.assignor.model import NO_GENERATION, Lane
 from keylane.errors import FrameInvalid
-from keylane.wire.primitives import Buffer, Reader, Writer
+from keylane.wire.primitives import INT16, INT32, Buffer, Reader, Writer
 
 VERSION_MAX: Final = 3
 MESSAGE_BYTES_MAX: Final = 4 << 20
 """A million lanes. Kafka stores a whole group in one record, of 1 MiB unless configured higher."""
 TOPIC_BYTES_MIN: Final = 6
 """Of a topic with its partitions: the length of its name and a count."""
+
+COUNT_POSITION: Final = INT16.size
+NAMES_POSITION: Final = COUNT_POSITION + INT32.size
+PhysicalName = Callable[[str], str]
+"""The broker's name of what a client calls a topic."""
 
 SHARE_MARK: Final = b"keylane\x01"
 """User data that starts with it is ours, version 1: one byte follows, `allowKeyShare`."""
@@ -57,7 +65,7 @@ def read_subscription(data: Buffer) -> Subscription:
     """
     reader = _open(data)
     version = _read_version(reader)
-    topics = tuple(reader.string() for _ in range(reader.count(2)))
+    topics = _read_strings(reader)
     user_data = bytes(reader.nullable_bytes() or b"") if reader.remaining else b""
     owned: tuple[Lane, ...] = ()
     generation_id, rack = NO_GENERATION, None
@@ -140,6 +148,57 @@ def write_assignment(lanes: Iterable[Lane], *, version: int, user_data: bytes = 
     return writer.to_bytes()
 
 
+def read_names(metadata: Buffer) -> tuple[str, ...] | None:
+    """Topics that a member subscribes to; None: the bytes are not of the consumer protocol."""
+    found = _read_topics(metadata)
+    return None if found is None else found[0]
+
+
+def hidden_names(names: Sequence[str], physical_name: PhysicalName) -> tuple[str, ...]:
+    """Topics behind the lane names among `names` that a broker has to see as subscribed, too.
+
+    A name that itself stands for lanes is no topic of the broker.
+    """
+    behind = [topic for name in names if (topic := physical_name(name)) != name]
+    return tuple(dict.fromkeys(name for name in behind if physical_name(name) == name))
+
+
+def add_hidden_names(metadata: Buffer, physical_name: PhysicalName) -> bytes | None:
+    """The metadata with `hidden_names` behind the others; None: nothing is to be added."""
+    found = _read_topics(metadata)
+    if found is None:
+        return None
+    names, end = found
+    hidden = hidden_names(names, physical_name)
+    return _with_tail(metadata, len(names), end, end, hidden) if hidden else None
+
+
+def take_hidden_names(metadata: Buffer, physical_name: PhysicalName) -> bytes | None:
+    """The metadata as its member sent it; None: nothing was added to it."""
+    return split_names(metadata, physical_name)[1]
+
+
+def shown_names(metadata: Buffer, physical_name: PhysicalName) -> frozenset[str]:
+    """Topics that the member itself has named; none where the bytes are not of the protocol."""
+    return split_names(metadata, physical_name)[0]
+
+
+def split_names(
+    metadata: Buffer, physical_name: PhysicalName
+) -> tuple[frozenset[str], bytes | None]:
+    """`shown_names` and `take_hidden_names` at once."""
+    found = _read_topics(metadata)
+    if found is None:
+        return frozenset(), None
+    names, end = found
+    hidden = hidden_names(names, physical_name)
+    kept = len(names) - len(hidden)
+    if not hidden or kept < 1 or names[kept:] != hidden:
+        return frozenset(names), None
+    start = end - sum(INT16.size + len(name.encode()) for name in hidden)
+    return frozenset(names[:kept]), _with_tail(metadata, kept, start, end, ())
+
+
 def _open(data: Buffer) -> Reader:
     if len(data) > MESSAGE_BYTES_MAX:
         raise FrameInvalid(f"consumer protocol: {len(data)} bytes, at most {MESSAGE_BYTES_MAX}")
@@ -157,6 +216,10 @@ def _read_version(reader: Reader) -> int:
     if version < 0:
         raise FrameInvalid(f"consumer protocol version {version}")
     return min(version, VERSION_MAX)
+
+
+def _read_strings(reader: Reader) -> tuple[str, ...]:
+    return tuple(reader.string() for _ in range(reader.count(INT16.size)))
 
 
 def _read_lanes(reader: Reader) -> tuple[Lane, ...]:
@@ -177,3 +240,22 @@ def _write_lanes(writer: Writer, lanes: Iterable[Lane]) -> None:
         writer.count(len(indexes))
         for index in indexes:
             writer.int32(index)
+
+
+def _read_topics(metadata: Buffer) -> tuple[tuple[str, ...], int] | None:
+    """The names, and where they end."""
+    try:
+        reader = _open(metadata)
+        _read_version(reader)
+        return _read_strings(reader), reader.position
+    except FrameInvalid:
+        return None
+
+
+def _with_tail(metadata: Buffer, count: int, start: int, end: int, tail: Sequence[str]) -> bytes:
+    """`count` names up to `start`, then `tail`, then what stands behind `end`."""
+    view = memoryview(metadata)
+    encoded = [name.encode() for name in tail]
+    added = [part for name in encoded for part in (INT16.pack(len(name)), name)]
+    head = (view[:COUNT_POSITION], INT32.pack(count + len(tail)), view[NAMES_POSITION:start])
+    return b"".join((*head, *added, view[end:]))

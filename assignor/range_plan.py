@@ -116,10 +116,10 @@ def read_plan(data: bytes) -> RangePlan:
     scope = document["scope"]
     if scope not in ("partition", "topic"):
         raise ConfigInvalid("plan: scope: expected partition or topic")
-    count = _integer(document["partitions"], "partitions", 1, PARTITIONS_MAX)
-    lane_count = _integer(document["lanes"], "lanes", 1, LANE_COUNT_MAX)
+    count = read_integer(document["partitions"], "plan: partitions", 1, PARTITIONS_MAX)
+    lane_count = read_integer(document["lanes"], "plan: lanes", 1, LANE_COUNT_MAX)
     keys = [ALL_PARTITIONS] if scope == "topic" else [str(place) for place in range(count)]
-    rows = _rows(document["cuts"], "cuts", keys, lane_count - 1, _read_cut)
+    rows = _rows(document["cuts"], "cuts", keys, lane_count - 1, read_cut)
     for key, row in zip(keys, rows, strict=True):
         if any(low >= high for low, high in pairwise(row)):
             raise ConfigInvalid(f"plan: cuts.{key}: must ascend, every lane needs a hash")
@@ -127,11 +127,13 @@ def read_plan(data: bytes) -> RangePlan:
     predicted = document.get("predicted", {})
     profiled = document.get("profiled", {})
     return RangePlan(
-        topic=_text(document["topic"], "topic"),
+        topic=read_text(document["topic"], "plan: topic"),
         lane_count=lane_count,
         cuts=rows * count if scope == "topic" else rows,
-        epoch=_integer(document["epoch"], "epoch", 0, HASH_MAX),
-        prior=None if document.get("prior") is None else _text(document["prior"], "prior"),
+        epoch=read_integer(document["epoch"], "plan: epoch", 0, HASH_MAX),
+        prior=None
+        if document.get("prior") is None
+        else read_text(document["prior"], "plan: prior"),
         is_cut_alike=scope == "topic",
         predicted=_rows(predicted, "predicted", partitions, lane_count, _read_weight)
         if predicted != {}
@@ -197,38 +199,43 @@ def _rows(
         row = value[key]
         if not isinstance(row, list) or len(row) != length:
             raise ConfigInvalid(f"plan: {name}.{key}: expected a list of {length}")
-        rows.append(tuple(read(item, f"{name}.{key}.{place}") for place, item in enumerate(row)))
+        rows.append(
+            tuple(read(item, f"plan: {name}.{key}.{place}") for place, item in enumerate(row))
+        )
     return tuple(rows)
 
 
 def _read_profiled(value: Any, partitions: list[str]) -> tuple[tuple[int, int], ...]:
-    rows = _rows(value, "profiled", partitions, 2, lambda item, at: _integer(item, at, 0, HASH_MAX))
+    rows = _rows(value, "profiled", partitions, 2, read_integer)
     for key, (start, end) in zip(partitions, rows, strict=True):
         if start > end:
             raise ConfigInvalid(f"plan: profiled.{key}: ends before it starts")
     return rows
 
 
-def _read_cut(value: Any, place: str) -> int:
-    if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > 19:
-        raise ConfigInvalid(f"plan: {place}: expected a decimal string")
-    return _integer(int(value), place, 1, HASH_MAX)
-
-
 def _read_weight(value: Any, place: str) -> float:
     if type(value) not in {int, float} or not 0 <= value <= HASH_MAX or math.isnan(value):
-        raise ConfigInvalid(f"plan: {place}: expected bytes, 0 or more")
+        raise ConfigInvalid(f"{place}: expected bytes, 0 or more")
     number: int | float = value
     return number
 
 
-def _integer(value: Any, place: str, low: int, high: int) -> int:
+def read_integer(value: Any, place: str, low: int = 0, high: int = HASH_MAX) -> int:
+    """Return an integer of a document. Raises: ConfigInvalid, with its place."""
     if type(value) is not int or not low <= value <= high:
-        raise ConfigInvalid(f"plan: {place}: expected an integer from {low} to {high}")
+        raise ConfigInvalid(f"{place}: expected an integer from {low} to {high}")
     return value
 
 
-def _text(value: Any, place: str) -> str:
+def read_cut(value: Any, place: str, low: int = 1) -> int:
+    """Return a hash, a decimal string in a document. Raises: ConfigInvalid, with its place."""
+    if not isinstance(value, str) or not value.isascii() or not value.isdigit() or len(value) > 19:
+        raise ConfigInvalid(f"{place}: expected a decimal string")
+    return read_integer(int(value), place, low)
+
+
+def read_text(value: Any, place: str) -> str:
+    """Return a name of a document. Raises: ConfigInvalid, with its place."""
     if not isinstance(value, str) or not 1 <= len(value) <= 249:  # 249: Kafka's topic names
-        raise ConfigInvalid(f"plan: {place}: expected a text of 1 to 249 letters")
+        raise ConfigInvalid(f"{place}: expected a text of 1 to 249 letters")
     return value

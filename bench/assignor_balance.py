@@ -21,9 +21,8 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from keylane.assignor.key_range import assign_key_ranges
+from keylane.assignor.key_range import ROUND_ROBIN, assign_key_ranges
 from keylane.assignor.model import Lane, LaneTopic, Member
-from keylane.assignor.round_robin import ROUND_ROBIN
 from keylane.assignor.sticky import plan_sticky
 from keylane.keyrange.hash import key_hash
 from keylane.keyrange.space import HASH_MAX

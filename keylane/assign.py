@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Literal, get_args
 
 from keylane.assignor.checks import find_faults
-from keylane.assignor.key_range import Strategy, assign_key_ranges
+from keylane.assignor.key_range import RANGE, ROUND_ROBIN, Strategy, assign_key_ranges
 from keylane.assignor.model import LaneTopic, Loads, Member
 from keylane.assignor.range_plan import RangePlan
-from keylane.assignor.ranges import RANGE
-from keylane.assignor.round_robin import ROUND_ROBIN
 from keylane.assignor.sticky import plan_sticky
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.lane import LaneLayout

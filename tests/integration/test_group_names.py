@@ -10,7 +10,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from keylane.assignor.subscribed_names import read_names
+from keylane.assignor.protocol import read_names
 from tests.integration.harness import Group, Seen, produce
 from tests.integration.test_group_handover import log_ends, stable_offsets
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from keylane.assignor.checks import find_faults
 from keylane.assignor.cooperative import find_withheld, first_step
 from keylane.assignor.fill import fill
-from keylane.assignor.key_range import Strategy, assign_key_ranges
+from keylane.assignor.key_range import RANGE, ROUND_ROBIN, Strategy, assign_key_ranges
 from keylane.assignor.level import level, polish
-from keylane.assignor.load import weigh_lanes
 from keylane.assignor.model import Lane, LaneTopic, Member, Plan
 from keylane.assignor.protocol import (
     Subscription,
@@ -23,9 +22,7 @@ from keylane.assignor.protocol import (
     write_assignment,
     write_subscription,
 )
-from keylane.assignor.ranges import RANGE
-from keylane.assignor.round_robin import ROUND_ROBIN
-from keylane.assignor.sticky import plan_sticky
+from keylane.assignor.sticky import plan_sticky, weigh_lanes
 from keylane.assignor.units import NO_MEMBER, set_up_board
 from keylane.errors import FrameInvalid
 from keylane.keyrange.space import HASH_MAX

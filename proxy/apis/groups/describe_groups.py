@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from keylane.assignor.subscribed_names import take_hidden_names
+from keylane.assignor.protocol import take_hidden_names
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import CONSUMER
 from keylane.proxy.apis.shared.lane_wishes import show_answer, show_numbers

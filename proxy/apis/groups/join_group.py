@@ -29,7 +29,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v4.request import LeaveGroupRequest, MemberIdentity
 from kio.schema.types import GroupId
 
-from keylane.assignor.subscribed_names import (
+from keylane.assignor.protocol import (
     PhysicalName,
     add_hidden_names,
     read_names,

@@ -33,7 +33,6 @@ from kio.static.constants import EntityType
 
 from keylane.assignor.checks import find_faults
 from keylane.assignor.cooperative import find_withheld, first_step
-from keylane.assignor.load import join_rates
 from keylane.assignor.model import NO_GENERATION, Lane, LaneTopic, Member
 from keylane.assignor.protocol import (
     TOPIC_BYTES_MIN,
@@ -43,7 +42,7 @@ from keylane.assignor.protocol import (
     read_subscription,
     write_assignment,
 )
-from keylane.assignor.sticky import plan_sticky
+from keylane.assignor.sticky import join_rates, plan_sticky
 from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.apis.commits.steps_back import note_given
 from keylane.proxy.apis.shared.context import Context

@@ -10,10 +10,8 @@ import pytest
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 
-from keylane.assignor.key_range import RangedPlan, Strategy, assign_key_ranges
+from keylane.assignor.key_range import RANGE, ROUND_ROBIN, RangedPlan, Strategy, assign_key_ranges
 from keylane.assignor.model import Member
-from keylane.assignor.ranges import RANGE
-from keylane.assignor.round_robin import ROUND_ROBIN
 from keylane.keyrange.space import HASH_MAX
 
 N = HASH_MAX

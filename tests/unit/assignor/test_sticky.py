@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from keylane.assignor.level import find_share
-from keylane.assignor.load import LANE_WEIGHT, MEAN_WEIGHT, join_rates, weigh_lanes
 from keylane.assignor.model import Lane, LaneTopic, Member, Plan
-from keylane.assignor.sticky import plan_sticky
+from keylane.assignor.sticky import LANE_WEIGHT, MEAN_WEIGHT, join_rates, plan_sticky, weigh_lanes
 
 
 def topic(

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.assignor.protocol import MESSAGE_BYTES_MAX, read_subscription
-from keylane.assignor.subscribed_names import (
+from keylane.assignor.protocol import (
+    MESSAGE_BYTES_MAX,
     add_hidden_names,
     hidden_names,
     read_names,
+    read_subscription,
     shown_names,
     take_hidden_names,
 )
