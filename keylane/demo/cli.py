@@ -73,7 +73,7 @@ def run_demo_command(args: argparse.Namespace) -> int:
         print(f"keylane: {error}: pip install 'keylane[demo]'", file=sys.stderr)
         return 1
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell may start us with SIGINT ignored
-        signal.signal(number, _raise_interrupt)
+        signal.signal(number, signal.default_int_handler)
     console = Console()
     settings = DemoSettings(
         seconds=args.seconds,
@@ -104,7 +104,3 @@ def _positive(kind: type[int | float]) -> Callable[[str], float]:
         return number
 
     return parse
-
-
-def _raise_interrupt(_signal_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt

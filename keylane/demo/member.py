@@ -67,6 +67,21 @@ class Seat(NamedTuple):
     group: str
     client_id: str
 
+    def settings(self) -> dict[str, str | int | bool]:
+        """Return what all members set, as kafka-python and aiokafka name it.
+
+        librdkafka has the same names with dots.
+        """
+        return {
+            "bootstrap_servers": self.bootstrap,
+            "group_id": self.group,
+            "client_id": self.client_id,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "session_timeout_ms": SESSION_TIMEOUT_MS,
+            "heartbeat_interval_ms": HEARTBEAT_MS,
+        }
+
 
 class MemberProgress:
     """Collects what was processed, reports it, and knows which positions wait for a commit.

@@ -16,14 +16,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError
 
-from keylane.demo.member import (
-    BATCH_RECORDS_MAX,
-    HEARTBEAT_MS,
-    POLL_MS,
-    SESSION_TIMEOUT_MS,
-    MemberProgress,
-    Seat,
-)
+from keylane.demo.member import BATCH_RECORDS_MAX, POLL_MS, MemberProgress, Seat
 
 
 def consume(progress: MemberProgress, seat: Seat, is_stopping: Callable[[], bool]) -> None:
@@ -46,14 +39,7 @@ class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ship
 
     async def run(self, is_stopping: Callable[[], bool]) -> None:
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._seat.bootstrap,
-            group_id=self._seat.group,
-            client_id=self._seat.client_id,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            partition_assignment_strategy=(RangePartitionAssignor,),
-            session_timeout_ms=SESSION_TIMEOUT_MS,
-            heartbeat_interval_ms=HEARTBEAT_MS,
+            partition_assignment_strategy=(RangePartitionAssignor,), **self._seat.settings()
         )
         self._consumer.subscribe([self._seat.topic], listener=self)
         await self._consumer.start()

@@ -11,10 +11,8 @@ from confluent_kafka.cimpl import Message
 from keylane.audit.reporter import generation_of
 from keylane.demo.member import (
     BATCH_RECORDS_MAX,
-    HEARTBEAT_MS,
     POLL_MS,
     RECONNECT_BACKOFF_MAX_MS,
-    SESSION_TIMEOUT_MS,
     MemberProgress,
     Seat,
 )
@@ -24,14 +22,8 @@ def consume(progress: MemberProgress, seat: Seat, is_stopping: Callable[[], bool
     """Read the topic as a member of the group until `is_stopping`; then commit and leave."""
     consumer = Consumer(
         {
-            "bootstrap.servers": seat.bootstrap,
-            "group.id": seat.group,
-            "client.id": seat.client_id,
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
+            **{name.replace("_", "."): value for name, value in seat.settings().items()},
             "partition.assignment.strategy": "range",
-            "session.timeout.ms": SESSION_TIMEOUT_MS,
-            "heartbeat.interval.ms": HEARTBEAT_MS,
             "reconnect.backoff.max.ms": RECONNECT_BACKOFF_MAX_MS,
             # Bounds what waits in this process, so that new members find work to take over.
             "queued.max.messages.kbytes": 4096,
@@ -42,7 +34,7 @@ def consume(progress: MemberProgress, seat: Seat, is_stopping: Callable[[], bool
     def on_revoke(_consumer: Consumer, partitions: list[TopicPartition]) -> None:
         progress.report()
         _commit(consumer, progress, seat.topic)
-        progress.released(partition.partition for partition in partitions)
+        progress.released(p.partition for p in partitions)
 
     consumer.subscribe(
         [seat.topic],

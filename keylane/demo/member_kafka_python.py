@@ -17,10 +17,8 @@ from kafka.errors import KafkaError
 
 from keylane.demo.member import (
     BATCH_RECORDS_MAX,
-    HEARTBEAT_MS,
     POLL_MS,
     RECONNECT_BACKOFF_MAX_MS,
-    SESSION_TIMEOUT_MS,
     MemberProgress,
     Seat,
 )
@@ -30,15 +28,9 @@ def consume(progress: MemberProgress, seat: Seat, is_stopping: Callable[[], bool
     """Read the topic as a member of the group until `is_stopping`; then commit and leave."""
     logging.disable(logging.CRITICAL)  # the show kills servers on purpose
     consumer = KafkaConsumer(
-        bootstrap_servers=seat.bootstrap,
-        group_id=seat.group,
-        client_id=seat.client_id,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
         partition_assignment_strategy=[RangePartitionAssignor],
-        session_timeout_ms=SESSION_TIMEOUT_MS,
-        heartbeat_interval_ms=HEARTBEAT_MS,
         reconnect_backoff_max_ms=RECONNECT_BACKOFF_MAX_MS,
+        **seat.settings(),
     )
     consumer.subscribe([seat.topic], listener=_Listener(consumer, progress, seat.topic))
     while not is_stopping():

@@ -78,7 +78,8 @@ class OrderProducer:
         before_s, owed = time.monotonic(), 0.0
         while not self._stopping.wait(TICK_S):
             now_s = time.monotonic()
-            owed = min(owed + (now_s - before_s) * self._rate_per_s, self._backlog_max)
+            owed += (now_s - before_s) * self._rate_per_s
+            owed = min(owed, self._rate_per_s * BACKLOG_S_MAX)
             before_s = now_s
             try:
                 while owed >= 1.0 and self._send(self._draw.randrange(self._customers)):
@@ -88,16 +89,9 @@ class OrderProducer:
                 break
             for producer in self._producers:
                 producer.poll(0)
-        self._flush()
-
-    def _flush(self) -> None:
         deadline_s = time.monotonic() + FLUSH_TIMEOUT_S
         for producer in self._producers:
             self.error_count += producer.flush(max(0.1, deadline_s - time.monotonic()))
-
-    @property
-    def _backlog_max(self) -> float:
-        return self._rate_per_s * BACKLOG_S_MAX
 
     def _send(self, customer: int) -> bool:
         """Hand over the customer's next order; False when the producer's queue is full."""

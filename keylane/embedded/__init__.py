@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from keylane.embedded.broker import EmbeddedKafka
-from keylane.embedded.java import find_java
+from keylane.embedded.java import find_java, run_java_tool, start_java_tool
 from keylane.embedded.resolve import KAFKA_VERSION, resolve_class_path
-from keylane.embedded.tools import run_java_tool, start_java_tool
 
 __all__ = (
     "KAFKA_VERSION",

@@ -13,10 +13,15 @@ from types import TracebackType
 from typing import Final, Self
 
 from keylane.embedded.folder_lock import FolderLock
-from keylane.embedded.node import KafkaNode
+from keylane.embedded.node import (
+    ADDRESS,
+    ClientListener,
+    KafkaNode,
+    NodeSettings,
+    build_properties,
+)
 from keylane.embedded.ports import find_free_port
 from keylane.embedded.resolve import Progress, print_progress, resolve_class_path
-from keylane.embedded.settings import ADDRESS, ClientListener, NodeSettings, build_properties
 from keylane.errors import KafkaUnavailable
 
 READY_TIMEOUT_S: Final = 90.0

@@ -39,7 +39,7 @@ def add_kafka_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
 def run_kafka(args: argparse.Namespace) -> int:
     """Run until SIGINT or SIGTERM. Exit 0 after a clean stop, 1 when Kafka did not start."""
     properties = dict(_split_property(args.parser, text) for text in args.property)
-    signal.signal(signal.SIGTERM, _raise_interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     kafka = EmbeddedKafka(
         args.data,
         port=args.port,
@@ -71,7 +71,3 @@ def _split_property(parser: argparse.ArgumentParser, text: str) -> tuple[str, st
     if not key or not equals:
         parser.error(f"--property {text}: expected KEY=VALUE")
     return key, value
-
-
-def _raise_interrupt(_signal_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt

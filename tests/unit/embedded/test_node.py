@@ -1,4 +1,4 @@
-"""keylane/embedded/settings.py: what a node of a cluster of one and of three is set to."""
+"""keylane/embedded/node.py: what a node of a cluster of one and of three is set to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keylane.embedded.settings import ClientListener, NodeSettings, build_properties
+from keylane.embedded.node import ClientListener, NodeSettings, build_properties
 
 
 def make_node(node_id: int) -> NodeSettings:
