@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from keylane.errors import KeylaneError
-from keylane.pipeline.audit_cli import add_audit_command
+from keylane.pipeline.audit.cli import add_audit_command
 from keylane.pipeline.checkpoint_cli import add_checkpoint_command
-from keylane.pipeline.profile_cli import add_profile_command
+from keylane.pipeline.needs import copy_jars, find_jars
+from keylane.pipeline.profile.cli import add_profile_command
 
 EXIT_BAD: Final = 2
 
@@ -43,9 +44,6 @@ def add_jars_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run_jars(args: argparse.Namespace) -> int:
     """Print a line per jar: sha256, coordinates, path."""
-    from keylane.pipeline.jars import copy_jars
-    from keylane.pipeline.job import find_jars
-
     try:
         jars = find_jars()
         if args.to is not None:

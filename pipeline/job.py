@@ -10,14 +10,12 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import as_file, files
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from keylane.embedded.resolve import Progress, print_progress
 from keylane.errors import JobFailed, SparkUnavailable
-from keylane.pipeline.jars import Jar, resolve_jars
-from keylane.pipeline.java_home import find_java_home
+from keylane.pipeline.needs import check_pyspark, find_jars, find_java_home
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -30,8 +28,6 @@ SOURCE_OPTIONS: Final[Mapping[str, str]] = {
     "kafka.max.poll.records": "20000",
 }
 """Options of Spark's Kafka source that every job of ours reads with."""
-ASK_TIMEOUT_MS: Final = 20_000
-"""A third of Kafka's own default: enough to say that no broker answers."""
 PROGRESS_S: Final = 1.0
 MESSAGE_CHARS_MAX: Final = 400
 
@@ -52,7 +48,7 @@ def open_session(
     Raises:
         SparkUnavailable: pyspark, Java or the jars are missing, or Spark does not start.
     """
-    _check_pyspark()
+    check_pyspark()
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -72,16 +68,6 @@ def open_session(
             return builder.getOrCreate()
         except PySparkException as error:
             raise SparkUnavailable(f"Spark does not start: {first_line(error)}") from error
-
-
-def find_jars(*, progress: Progress = print_progress) -> list[Jar]:
-    """The jars by which the installed pyspark reads Kafka; `jars.resolve_jars` says how.
-
-    Raises:
-        SparkUnavailable: pyspark is not installed, or a jar cannot be had.
-    """
-    _check_pyspark()
-    return resolve_jars(progress=progress)
 
 
 def log_path() -> Path:
@@ -150,22 +136,17 @@ def _watch(
             reported = text
 
 
-def client_settings(jvm: Any, bootstrap: str, options: Mapping[str, str]) -> Any:
-    """Return Java properties of a Kafka client inside Spark's JVM, with the `kafka.*` options."""
-    settings = jvm.java.util.HashMap()
-    for key, value in options.items():
-        if key.startswith("kafka."):
-            settings.put(key.removeprefix("kafka."), value)
-    settings.put("bootstrap.servers", bootstrap)
-    settings.put("client.id", "keylane-spark")
-    settings.put("default.api.timeout.ms", str(ASK_TIMEOUT_MS))
-    settings.put("request.timeout.ms", str(ASK_TIMEOUT_MS // 2))
-    return settings
-
-
-def jvm_of(spark: SparkSession) -> Any:
-    """Return Spark's JVM, in the way in which all of Spark's own Python reaches it."""
-    return cast("Any", spark.sparkContext._jvm)  # noqa: SLF001
+def source_options(
+    bootstrap: str, topic: str, options: Mapping[str, str], *, starting: str = "earliest"
+) -> dict[str, str]:
+    """Return options of Spark's Kafka source for one topic; `options` are further ones."""
+    return {
+        **SOURCE_OPTIONS,
+        **options,
+        "kafka.bootstrap.servers": bootstrap,
+        "subscribe": topic,
+        "startingOffsets": starting,
+    }
 
 
 def first_line(error: Exception) -> str:
@@ -177,11 +158,6 @@ def first_line(error: Exception) -> str:
         java_error = java_error.getCause()
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:MESSAGE_CHARS_MAX]
-
-
-def _check_pyspark() -> None:
-    if find_spec("pyspark") is None:
-        raise SparkUnavailable("pyspark is not installed: pip install 'keylane[spark]'")
 
 
 def _default_settings(master: str) -> dict[str, str]:

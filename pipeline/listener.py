@@ -20,8 +20,8 @@ from pyspark.sql.streaming.listener import (
 )
 
 from keylane.errors import KafkaUnavailable
+from keylane.pipeline.brokers import SparkGroupOffsets
 from keylane.pipeline.checkpoint import lanes_of_name, physical_topic
-from keylane.pipeline.group_offsets import SparkGroupOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

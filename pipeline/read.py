@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.space import LANE_COUNT_MAX
-from keylane.pipeline.job import SOURCE_OPTIONS
+from keylane.pipeline.job import source_options
 from keylane.pipeline.topic_range import count_partitions, find_range, read_range
 
 if TYPE_CHECKING:
@@ -53,12 +53,7 @@ def lane_options(
     Raises:
         ConfigInvalid: an option would cut lanes into pieces, and keys out of their order.
     """
-    found = {
-        **SOURCE_OPTIONS,
-        "kafka.bootstrap.servers": bootstrap,
-        "subscribe": lane_topic(topic, lanes),
-        "startingOffsets": starting,
-    }
+    found = source_options(bootstrap, lane_topic(topic, lanes), {}, starting=starting)
     if records_per_trigger is not None:
         found["maxOffsetsPerTrigger"] = str(records_per_trigger * lanes)
     for name, value in (options or {}).items():

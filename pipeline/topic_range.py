@@ -11,12 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, Self
-
-from py4j.protocol import Py4JError
+from typing import TYPE_CHECKING, Final
 
 from keylane.errors import ConfigInvalid
-from keylane.pipeline.job import SOURCE_OPTIONS, client_settings, first_line, jvm_of
+from keylane.pipeline.brokers import SparkTopics
+from keylane.pipeline.job import source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +65,7 @@ def find_range(
             nothing lies between the two; the text names the place.
     """
     options = dict(options or {})
-    with _Admin(spark, bootstrap, options) as admin:
+    with SparkTopics(spark, bootstrap, options) as admin:
         count = admin.count_partitions(topic)
         first = admin.list_offsets(topic, ["earliest"] * count)
         last = admin.list_offsets(topic, ["latest"] * count)
@@ -101,7 +100,7 @@ def count_partitions(
     Raises:
         ConfigInvalid: the topic does not exist, or no broker answers.
     """
-    with _Admin(spark, bootstrap, dict(options or {})) as admin:
+    with SparkTopics(spark, bootstrap, options) as admin:
         return admin.count_partitions(topic)
 
 
@@ -112,13 +111,12 @@ def read_range(
 
     `min_partitions` cuts partitions into more tasks; records of a key are then in several.
     """
-    columns = {str(number): at for number, at in enumerate(chosen.starts)}
-    ends = {str(number): at for number, at in enumerate(chosen.ends)}
-    reader = spark.read.format("kafka").options(**SOURCE_OPTIONS).options(**chosen.options)
-    reader = reader.option("kafka.bootstrap.servers", chosen.bootstrap)
-    reader = reader.option("subscribe", chosen.topic)
-    reader = reader.option("startingOffsets", json.dumps({chosen.topic: columns}))
-    reader = reader.option("endingOffsets", json.dumps({chosen.topic: ends}))
+    starting, ending = (
+        json.dumps({chosen.topic: dict(enumerate(offsets))})
+        for offsets in (chosen.starts, chosen.ends)
+    )
+    options = source_options(chosen.bootstrap, chosen.topic, chosen.options, starting=starting)
+    reader = spark.read.format("kafka").options(**options).option("endingOffsets", ending)
     if min_partitions is not None:
         reader = reader.option("minPartitions", str(min_partitions))
     return reader.load()
@@ -134,7 +132,7 @@ def read_time(text: str) -> int | None:
 
 
 def _place(
-    admin: _Admin,
+    admin: SparkTopics,
     topic: str,
     name: str,
     text: str,
@@ -171,66 +169,6 @@ def _named_offsets(name: str, text: str, default: list[int]) -> list[int]:
         seen.add(number)
         places[number] = int(offset)
     return places
-
-
-class _Admin:
-    """Kafka's admin client inside Spark's JVM: it takes the `kafka.*` options as they are."""
-
-    def __init__(self, spark: SparkSession, bootstrap: str, options: Mapping[str, str]) -> None:
-        self._bootstrap = bootstrap
-        self._jvm = jvm_of(spark)
-        self._settings = client_settings(self._jvm, bootstrap, options)
-
-    def __enter__(self) -> Self:
-        try:
-            self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(self._settings)
-        except Py4JError as error:
-            raise ConfigInvalid(f"{self._bootstrap}: {first_line(error)}") from None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._admin.close()
-
-    def count_partitions(self, topic: str) -> int:
-        """Return the number of partitions of the topic."""
-        names = self._jvm.java.util.ArrayList()
-        names.add(topic)
-        try:
-            described = self._admin.describeTopics(names).allTopicNames().get()
-        except Py4JError as error:
-            cause = first_line(error)
-            if "UnknownTopicOrPartition" in cause or "InvalidTopic" in cause:
-                raise ConfigInvalid(f"topic {topic}: {self._bootstrap} has no such topic") from None
-            raise self._unreachable(cause) from None
-        return int(described.get(topic).partitions().size())
-
-    def list_offsets(self, topic: str, wanted: list[str] | list[int]) -> list[int]:
-        """Offsets of partitions 0, 1, ...: earliest, latest, or by time in ms (-1: none)."""
-        jvm = self._jvm
-        spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
-        asked = jvm.java.util.HashMap()
-        places = [
-            jvm.org.apache.kafka.common.TopicPartition(topic, number)
-            for number in range(len(wanted))
-        ]
-        for place, what in zip(places, wanted, strict=True):
-            match what:
-                case "earliest":
-                    asked.put(place, spec.earliest())
-                case "latest":
-                    asked.put(place, spec.latest())
-                case _:
-                    asked.put(place, spec.forTimestamp(what))
-        try:
-            found = self._admin.listOffsets(asked).all().get()
-        except Py4JError as error:
-            raise self._unreachable(first_line(error)) from None
-        return [int(found.get(place).offset()) for place in places]
-
-    def _unreachable(self, cause: str) -> ConfigInvalid:
-        if "TimeoutException" in cause:
-            return ConfigInvalid(f"{self._bootstrap}: no broker answers ({cause})")
-        return ConfigInvalid(f"{self._bootstrap}: {cause}")
 
 
 def _show(offsets: list[int]) -> str:

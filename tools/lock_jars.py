@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from keylane.embedded.jar_lock import FILE_NAME, LockedJar, dump_lock, parse_lock
 from keylane.embedded.resolve import KAFKA_VERSION, fetch_jar, open_maven
 from keylane.errors import KafkaUnavailable
-from keylane.pipeline.jars import CONNECTOR, WANTED
+from keylane.pipeline.needs import CONNECTOR, WANTED
 
 if TYPE_CHECKING:
     from jgo.maven import Artifact, MavenContext

@@ -25,7 +25,7 @@ from keylane.assignor.cut_planner import least_maximum, plan_ranges
 from keylane.assignor.profile import LoadProfile
 from keylane.embedded import EmbeddedKafka
 from keylane.pipeline.job import open_session
-from keylane.pipeline.profile import key_loads, run_profile
+from keylane.pipeline.profile.loads import key_loads, run_profile
 from keylane.pipeline.topic_range import TopicRange, find_range, read_range
 
 Result = TypeVar("Result")

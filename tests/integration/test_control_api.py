@@ -25,8 +25,8 @@ from confluent_kafka.admin import AdminClient
 from cryptography import x509
 
 from keylane.embedded import EmbeddedKafka
-from keylane.embedded.resolve import resolve_class_path
 from keylane.embedded.java import TOOL_JVM_ARGS, java_command
+from keylane.embedded.resolve import resolve_class_path
 from keylane.keyrange.space import HASH_MAX
 from tests.integration.certificates import Authority
 from tests.integration.conftest import make_topic_factory

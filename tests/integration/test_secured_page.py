@@ -29,9 +29,9 @@ from confluent_kafka.admin._scram import (
 )
 
 from keylane.embedded import EmbeddedKafka
+from keylane.embedded.java import java_command
 from keylane.embedded.ports import find_free_port
 from keylane.embedded.resolve import resolve_class_path
-from keylane.embedded.java import java_command
 from tests.integration.certificates import Authority
 from tests.integration.keylane_process import BROKER_PORTS
 from tests.integration.nodes import NODE_ID_STEP

@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaConsumer
 from confluent_kafka.admin import AdminClient
 
 from keylane.embedded import EmbeddedKafka, run_java_tool
-from keylane.embedded.ports import find_free_port
 from keylane.embedded.java import TOOL_JVM_ARGS
+from keylane.embedded.ports import find_free_port
 from tests.integration.certificates import Authority
 from tests.integration.harness import produce
 from tests.integration.keylane_process import BROKER_PORTS, KeylaneProcess

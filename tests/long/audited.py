@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from keylane.embedded import EmbeddedKafka
-from keylane.pipeline.audit_cli import render
-from keylane.pipeline.audit_job import AuditRequest, run_audit
+from keylane.pipeline.audit.cli import render
+from keylane.pipeline.audit.job import AuditRequest, run_audit
 from keylane.pipeline.job import open_session
 from tests.integration.keylane_process import KeylaneProcess
 from tests.spark.audited_group import AuditedGroup, GroupRun

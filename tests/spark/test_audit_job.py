@@ -1,4 +1,4 @@
-"""pipeline/audit_job.py on real topics: what a real group did, and a log with faults in it."""
+"""pipeline/audit/job.py on real topics: what a real group did, and a log with faults in it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
 from keylane.cli.main import main
-from keylane.pipeline import audit_cli, audit_job, landing
-from keylane.pipeline.audit_cli import follow, render
-from keylane.pipeline.audit_job import AuditRequest, run_audit
-from keylane.pipeline.group_offsets import SparkGroupOffsets
+from keylane.pipeline.audit import cli, job
+from keylane.pipeline.audit.cli import follow, render
+from keylane.pipeline.audit.job import AuditRequest, run_audit
+from keylane.pipeline.brokers import SparkGroupOffsets
 from keylane.pipeline.topic_range import TopicRange, read_range
 from tests.integration.conftest import TopicFactory, make_topic_factory
 from tests.integration.keylane_process import KeylaneProcess
@@ -129,8 +129,8 @@ def test_rows_that_do_not_come_back_are_no_clean_verdict(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Findings that workers wrote to their own disks are missed: exit code 2 and one line."""
-    monkeypatch.setattr(audit_cli, "start_session", lambda *_: nullcontext(spark))
-    monkeypatch.setattr(landing.CountedFolder, "read", read_of_another_disk(lost))
+    monkeypatch.setattr(cli, "start_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr(job.CountedFolder, "read", read_of_another_disk(lost))
     orders, audit_topic = faulty_topics
     (tmp_path / "verdict.json").write_text('{"status": "clean"}')
     command = ["spark", "audit", "--bootstrap", kafka, "--audit", audit_topic, "--input", orders]
@@ -148,13 +148,13 @@ def test_rows_that_do_not_come_back_are_no_clean_verdict(
     assert not (tmp_path / "verdict.json").exists()
 
 
-def read_of_another_disk(lost: str) -> Callable[[landing.CountedFolder], DataFrame]:
+def read_of_another_disk(lost: str) -> Callable[[job.CountedFolder], DataFrame]:
     """`CountedFolder.read` on a machine that has the folder of `lost`, and none of its files."""
-    read = landing.CountedFolder.read
+    read = job.CountedFolder.read
 
-    def read_elsewhere(folder: landing.CountedFolder) -> DataFrame:
-        if folder._path.name == lost:
-            for path in folder._path.glob("part-*"):
+    def read_elsewhere(folder: job.CountedFolder) -> DataFrame:
+        if folder.path.name == lost:
+            for path in folder.path.glob("part-*"):
                 path.unlink()
         return read(folder)
 
@@ -179,7 +179,7 @@ def test_a_partition_of_which_nothing_was_seen_is_looked_up(
         rows = read(spark, chosen, **options)
         return rows.where("partition = 0") if chosen.topic == orders else rows
 
-    monkeypatch.setattr(audit_job, "read_range", read_half)
+    monkeypatch.setattr(job, "read_range", read_half)
     request = AuditRequest(
         bootstrap=kafka, input_topic=orders, audit_topic=audit_topic, out=tmp_path / "out"
     )
@@ -240,7 +240,7 @@ def test_reports_that_cannot_be_judged_are_counted(
     with SparkGroupOffsets(spark, kafka, "judged") as offsets:
         offsets.set(orders, {0: 150})
     # The command ends its session; this one is for all tests.
-    monkeypatch.setattr(audit_cli, "start_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr(cli, "start_session", lambda *_: nullcontext(spark))
     command = ["spark", "audit", "--bootstrap", kafka, "--audit", audit_topic]
     command += ["--out", str(tmp_path / "out"), "--land", str(tmp_path / "land")]
 

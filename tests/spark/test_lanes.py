@@ -12,7 +12,7 @@ from keylane.assignor.cut_planner import plan_ranges
 from keylane.assignor.range_plan import RangePlan, write_plan
 from keylane.keyrange.space import split_even
 from keylane.pipeline import expressions
-from keylane.pipeline.profile import run_profile
+from keylane.pipeline.profile.loads import run_profile
 from keylane.pipeline.topic_range import find_range, read_range
 from tests.integration.conftest import KeylaneFactory, TopicFactory
 from tests.spark.test_profile import fill

@@ -1,4 +1,4 @@
-"""keylane/pipeline/profile.py and its command, against sums made record by record."""
+"""keylane/pipeline/profile and its command, against sums made record by record."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from keylane.assignor.profile import LoadProfile, read_profile
 from keylane.assignor.range_plan import RangePlan, write_plan
 from keylane.cli.main import main
 from keylane.keyrange.hash import key_hash, offset_hash
-from keylane.pipeline import job, profile_cli
-from keylane.pipeline.profile import run_profile
+from keylane.pipeline import brokers
+from keylane.pipeline.profile import cli
+from keylane.pipeline.profile.loads import run_profile
 from keylane.pipeline.topic_range import find_range
 from tests.integration.conftest import TopicFactory
 
@@ -99,9 +100,7 @@ def expect(profile: LoadProfile, records: list[Record], *, headers: bool = False
 @pytest.fixture
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):
     """`keylane spark profile` in the session of the tests, which it must not end."""
-    monkeypatch.setattr(
-        profile_cli, "start_session", lambda name, args: contextlib.nullcontext(spark)
-    )
+    monkeypatch.setattr(cli, "start_session", lambda name, args: contextlib.nullcontext(spark))
     return lambda *arguments: main(["spark", "profile", *map(str, arguments)])
 
 
@@ -221,7 +220,7 @@ def test_a_broker_that_does_not_answer_is_named(
     command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An address at which no broker listens: one line, in the time that was set."""
-    monkeypatch.setattr(job, "ASK_TIMEOUT_MS", 2_000)
+    monkeypatch.setattr(brokers, "ASK_TIMEOUT_MS", 2_000)
 
     assert command("--bootstrap", "127.0.0.1:1", "--topic", "x", "--out", tmp_path) == 2
 

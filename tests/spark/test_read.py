@@ -17,8 +17,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.lane import LaneLayout
+from keylane.pipeline.brokers import SparkGroupOffsets
 from keylane.pipeline.checkpoint import apply_migration, plan_migration
-from keylane.pipeline.group_offsets import SparkGroupOffsets
 from keylane.pipeline.keyed_state import LaneFold, all_states
 from keylane.pipeline.listener import LaneProgressListener
 from keylane.pipeline.read import (

@@ -1,4 +1,4 @@
-"""keylane/pipeline/rolling.py: a profile that follows a topic, over restarts."""
+"""keylane/pipeline/profile/rolling.py: a profile that follows a topic, over restarts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from keylane.assignor.profile import LoadProfile
-from keylane.pipeline.profile import run_profile
-from keylane.pipeline.rolling import SliceStore, run_rolling
+from keylane.pipeline.profile.loads import run_profile
+from keylane.pipeline.profile.rolling import SliceStore, run_rolling
 from keylane.pipeline.topic_range import find_range
 from tests.integration.conftest import TopicFactory
 from tests.spark.test_profile import KEEP, fill

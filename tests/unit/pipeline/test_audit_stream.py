@@ -1,11 +1,11 @@
-"""pipeline/audit_stream.py: a loss is reported once, below what the group has committed."""
+"""pipeline/audit/stream.py: a loss is reported once, below what the group has committed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from keylane.pipeline.audit import BITMAP_BITS
-from keylane.pipeline.audit_stream import Follower
+from keylane.pipeline.audit.rules import BITMAP_BITS
+from keylane.pipeline.audit.stream import Follower
 
 
 def bits(*positions: int) -> bytes:

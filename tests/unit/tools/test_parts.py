@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from keylane.embedded.resolve import KAFKA_VERSION, kafka_lock
-from keylane.pipeline.jars import WANTED, spark_lock
+from keylane.pipeline.needs import WANTED, spark_lock
 from tools import image_sbom, parts, sbom
 
 LOCKS: Final = ("build", "image", "test", "tools")

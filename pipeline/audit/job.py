@@ -17,18 +17,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import Observation
 from pyspark.sql import functions as F
 
 from keylane.embedded.resolve import Progress, print_progress
-from keylane.errors import ConfigInvalid
-from keylane.pipeline import audit
+from keylane.errors import ConfigInvalid, JobFailed
+from keylane.pipeline.audit import rules
+from keylane.pipeline.brokers import partitions_with_records
 from keylane.pipeline.job import spark_errors
-from keylane.pipeline.landing import CountedFolder
 from keylane.pipeline.topic_range import TopicRange, find_range, read_range
-from keylane.pipeline.topic_records import partitions_with_records
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.types import StructType
 
 SHOWN_MAX: Final = 5
 """Findings of a kind that a verdict lists; all of them are in the Parquet."""
@@ -81,6 +82,59 @@ class Verdict:
         return EXIT_CODES[self.status]
 
 
+@dataclass(slots=True)
+class CountedFolder:
+    """Parquet in one folder, written once or piece by piece: as many rows come back, or it fails.
+
+    A path without a scheme is another folder on each machine: workers of a cluster write to their
+    disks, the driver lists its own disk, and what it finds is empty and without an error. So the
+    rows are counted by the tasks that write (`DataFrame.observe`), and again when they are read.
+    Invariant: `row_count` is what the tasks have counted since the last overwrite.
+    """
+
+    spark: SparkSession
+    path: Path
+    what: str
+    """Name of the rows in an error."""
+    option: str
+    """Flag that sets the folder."""
+    row_count: int = 0
+    schema: StructType | None = None
+
+    def write(self, frame: DataFrame) -> None:
+        """Replace what the folder holds."""
+        self.row_count = 0
+        self._put(frame, "overwrite")
+
+    def append(self, frame: DataFrame) -> None:
+        """Add to what was written."""
+        self._put(frame, "append")
+
+    def read(self) -> DataFrame:
+        """The rows that were written.
+
+        Raises:
+            JobFailed: more or fewer rows stand there; the text names the folder and the option.
+        """
+        assert self.schema is not None, "write before reading"
+        rows = self.spark.read.schema(self.schema).parquet(str(self.path))
+        found = rows.count()  # from the footers of the files
+        if found != self.row_count:
+            raise JobFailed(
+                f"{self.what}: {self.row_count:,} rows were written to {self.path} and"
+                f" {found:,} are there: the folder is not shared by all machines of Spark, or"
+                f" was changed meanwhile; choose one that is shared, with {self.option}"
+            )
+        return rows
+
+    def _put(self, frame: DataFrame, mode: str) -> None:
+        observed = Observation()
+        counted = frame.observe(observed, F.count(F.lit(1)).alias("rows"))
+        counted.write.mode(mode).parquet(str(self.path))
+        self.row_count += observed.get["rows"]
+        self.schema = frame.schema
+
+
 def run_audit(
     spark: SparkSession, request: AuditRequest, *, progress: Progress = print_progress
 ) -> Verdict:
@@ -107,8 +161,8 @@ def run_audit(
         if land is None:
             land = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-audit-")))
         stack.enter_context(spark_errors("audit"))
-        run = _Run(spark, request, wanted, reported, land, progress)
-        verdict = run.judge()
+        findings = CountedFolder(spark, request.out / "findings", "findings", "--out")
+        verdict = _Run(spark, request, wanted, reported, land, progress, findings).judge()
     text = json.dumps(asdict(verdict) | {"version": 1}, indent=2)
     written.write_text(text + "\n", encoding="utf-8")
     return verdict
@@ -124,12 +178,8 @@ class _Run:
     reported: TopicRange
     land: Path
     progress: Progress
+    findings: CountedFolder
     reasons: list[str] = field(default_factory=list)
-    findings: CountedFolder = field(init=False)
-
-    def __post_init__(self) -> None:
-        path = self.request.out / "findings"
-        self.findings = CountedFolder(self.spark, path, what="findings", option="--out")
 
     @property
     def judged(self) -> dict[int, tuple[int, int]]:
@@ -140,35 +190,35 @@ class _Run:
         """Run all steps, in the order in which they need each other."""
         self.request.out.mkdir(parents=True, exist_ok=True)
         self.progress(f"reading {self.reported.offset_count:,} reports")
-        parsed = self._land(audit.parse_values(self._read(self.reported)), "reports")
-        reports = audit.split_reports(parsed)
+        parsed = self._land(rules.parse_values(self._read(self.reported)), "reports")
+        reports = rules.split_reports(parsed)
         self.progress(f"reading {self.wanted.offset_count:,} offsets of the input")
-        bitmaps = audit.offset_bitmaps(
+        bitmaps = rules.offset_bitmaps(
             self._read(self.wanted).select("partition", "offset"), "partition", "offset"
         )
         bitmaps = self._land(bitmaps, "input")
-        sessions = self._land(audit.sessions_of(reports), "sessions")
+        sessions = self._land(rules.sessions_of(reports), "sessions")
         self._check(parsed, reports, sessions)
         self._check_seen(self.reported, parsed.select("ap").distinct())
         self._check_seen(self.wanted, bitmaps.select("p").distinct())
         self.progress("coverage")
-        self.findings.write(audit.lost_findings(self._missing(bitmaps, reports)))
+        self.findings.write(rules.lost_findings(self._missing(bitmaps, reports)))
         self.progress("ownership")
         records = reports.records
         # What was landed has a known size: Spark sends what is small to where the records are.
-        suspect = self._land(audit.suspect_sessions(sessions, reports.assigned), "suspect")
+        suspect = self._land(rules.suspect_sessions(sessions, reports.assigned), "suspect")
         if not suspect.isEmpty():
-            owned = self._land(audit.ownership_findings(reports, suspect), "owned")
+            owned = self._land(rules.ownership_findings(reports, suspect), "owned")
             self.findings.append(owned)
-            records = audit.without(records, owned)
+            records = rules.without(records, owned)
         self.progress("order")
-        keys = self._land(audit.restless_keys(records), "keys")
+        keys = self._land(rules.restless_keys(records), "keys")
         redelivered = 0
         if not keys.isEmpty():
-            order = audit.order_findings(records, reports.commits, keys)
+            order = rules.order_findings(records, reports.commits, keys)
             order = self._land(order, "order")
-            redelivered = order.where(F.col("kind") == audit.REDELIVERED).count()
-            self.findings.append(order.where(F.col("kind") != audit.REDELIVERED))
+            redelivered = order.where(F.col("kind") == rules.REDELIVERED).count()
+            self.findings.append(order.where(F.col("kind") != rules.REDELIVERED))
         self.progress("")
         return self._verdict(bitmaps, parsed, redelivered)
 
@@ -177,24 +227,24 @@ class _Run:
         return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
 
     def _land(self, frame: DataFrame, name: str) -> DataFrame:
-        folder = CountedFolder(self.spark, self.land / name, what=name, option="--land")
+        folder = CountedFolder(self.spark, self.land / name, name, "--land")
         folder.write(frame)
         return folder.read()
 
-    def _missing(self, bitmaps: DataFrame, reports: audit.Reports) -> DataFrame:
+    def _missing(self, bitmaps: DataFrame, reports: rules.Reports) -> DataFrame:
         """Offsets without a report; and the other way round, which cannot be judged."""
-        judged = audit.within(reports.records, self.judged, "p", "o")
-        had = self._land(audit.offset_bitmaps(judged, "p", "o"), "had")
-        unknown = audit.missing_offsets(had, bitmaps).limit(SHOWN_MAX).collect()
+        judged = rules.within(reports.records, self.judged)
+        had = self._land(rules.offset_bitmaps(judged, "p", "o"), "had")
+        unknown = rules.missing_offsets(had, bitmaps).limit(SHOWN_MAX).collect()
         if unknown:
             first = unknown[0]
             self.reasons.append(
                 "reports of offsets that the input does not hold (compacted, or another topic),"
                 f" such as partition {first['partition']} offset {first['offset']}"
             )
-        return audit.missing_offsets(bitmaps, had)
+        return rules.missing_offsets(bitmaps, had)
 
-    def _check(self, parsed: DataFrame, reports: audit.Reports, sessions: DataFrame) -> None:
+    def _check(self, parsed: DataFrame, reports: rules.Reports, sessions: DataFrame) -> None:
         """Note what keeps the audit from a verdict."""
         if any(self.reported.starts):
             self.reasons.append(
@@ -204,7 +254,7 @@ class _Run:
         bad = parsed.where("bad").count()
         if bad:
             self.reasons.append(f"{bad} records of {self.reported.topic} are no reports")
-        misplaced = F.col("ap") != audit.audit_partition_of(self.reported.partition_count)
+        misplaced = F.col("ap") != rules.audit_partition_of(self.reported.partition_count)
         starts = F.array(*(F.lit(start) for start in self.wanted.starts))
         stray = F.col("p").between(0, self.wanted.partition_count - 1)
         below = F.col("o") < F.try_element_at(starts, F.col("p") + 1)
@@ -245,7 +295,7 @@ class _Run:
     def _verdict(self, bitmaps: DataFrame, parsed: DataFrame, redelivered: int) -> Verdict:
         findings = self.findings.read()
         found = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
-        counts = {kind: found.get(kind, 0) for kind in audit.KINDS}
+        counts = {kind: found.get(kind, 0) for kind in rules.KINDS}
         records = bitmaps.agg(F.sum("reports")).first()
         status = FINDINGS if any(counts.values()) else UNKNOWN if self.reasons else CLEAN
         shown: list[Row] = []

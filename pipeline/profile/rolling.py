@@ -24,8 +24,8 @@ from keylane.errors import JobFailed
 from keylane.files import replacing
 from keylane.pipeline import expressions
 from keylane.pipeline.expressions import BUCKET_BITS
-from keylane.pipeline.job import SOURCE_OPTIONS, spark_errors
-from keylane.pipeline.profile import build_partitions
+from keylane.pipeline.job import source_options, spark_errors
+from keylane.pipeline.profile.loads import build_partitions, keyless_sum
 from keylane.pipeline.topic_range import TopicRange
 
 SLICES_FOLDER: Final = "slices"
@@ -40,8 +40,6 @@ def slice_loads(records: DataFrame, *, slice_s: int, bits: int = BUCKET_BITS) ->
     Columns: slice (its start, in seconds since 1970), partition, bucket, records, bytes,
     keyless_records, keyless_bytes, first and last offset.
     """
-    keyless = F.col("key").isNull()
-    nothing = F.lit(0).cast("bigint")
     late = f"{LATE_SLICES * slice_s} seconds"
     each = records.withWatermark("timestamp", late).select(
         F.window("timestamp", f"{slice_s} seconds").alias("window"),
@@ -49,17 +47,15 @@ def slice_loads(records: DataFrame, *, slice_s: int, bits: int = BUCKET_BITS) ->
         "offset",
         expressions.bucket(expressions.key_hash(), bits),
         expressions.record_bytes(),
-        keyless.alias("keyless"),
+        F.col("key").isNull().alias("keyless"),
     )
     return (
         each.groupBy("window", "partition", "bucket")
         .agg(
             F.count(F.lit(1)).alias("records"),
             F.sum("bytes").alias("bytes"),
-            F.count(F.when(F.col("keyless"), F.lit(1))).alias("keyless_records"),
-            F.sum(F.when(F.col("keyless"), F.col("bytes")).otherwise(nothing)).alias(
-                "keyless_bytes"
-            ),
+            F.count_if("keyless").alias("keyless_records"),
+            keyless_sum("bytes"),
             F.min("offset").alias("first"),
             F.max("offset").alias("last"),
         )
@@ -166,9 +162,8 @@ def run_rolling(
             failures.append(error)  # Spark would give it as a text of many lines
             raise
 
-    reader = spark.readStream.format("kafka").options(**SOURCE_OPTIONS).options(**chosen.options)
-    reader = reader.option("kafka.bootstrap.servers", chosen.bootstrap)
-    records = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
+    options = source_options(chosen.bootstrap, topic, chosen.options)
+    records = spark.readStream.format("kafka").options(**options).load()
     writer = slice_loads(records, slice_s=store.slice_s).writeStream.outputMode("update")
     writer = writer.option("checkpointLocation", str(checkpoint)).foreachBatch(take)
     if until_caught_up:

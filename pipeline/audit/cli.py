@@ -23,7 +23,7 @@ from keylane.pipeline.arguments import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from keylane.pipeline.audit_job import Verdict
+    from keylane.pipeline.audit.job import Verdict
 
 EXIT_UNKNOWN: Final = 2
 FOLLOW_INTERVAL: Final = "10 seconds"
@@ -77,8 +77,8 @@ def run_audit_command(args: argparse.Namespace) -> int:
         options = read_pairs("--option", args.option)
         with start_session("keylane audit", args) as spark:
             # Late: they need pyspark, and the session says so where it is missing.
-            from keylane.pipeline.audit_job import AuditRequest, committed_place, run_audit
-            from keylane.pipeline.group_offsets import SparkGroupOffsets
+            from keylane.pipeline.audit.job import AuditRequest, committed_place, run_audit
+            from keylane.pipeline.brokers import SparkGroupOffsets
 
             if args.follow is not None:
                 return follow(spark, args, options)
@@ -107,8 +107,8 @@ def run_audit_command(args: argparse.Namespace) -> int:
 
 def follow(spark: SparkSession, args: argparse.Namespace, options: Mapping[str, str]) -> int:
     """Run the stream until it is stopped; 1 when something was lost, else 0."""
-    from keylane.pipeline.audit_stream import Follower, coverage_stream
-    from keylane.pipeline.group_offsets import SparkGroupOffsets
+    from keylane.pipeline.audit.stream import Follower, coverage_stream
+    from keylane.pipeline.brokers import SparkGroupOffsets
     from keylane.pipeline.job import spark_errors
 
     frame = coverage_stream(spark, args.bootstrap, args.input, args.audit, options)

@@ -21,12 +21,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from keylane.audit.record import BUCKET_SHIFT, FORMAT_VERSION, PARTITION_STEP
+
+if TYPE_CHECKING:
+    from pyspark.sql.window import WindowSpec
 
 VALUE_SCHEMA: Final = (
     "v int, k string, p int, o bigint, h string, m string, g int, s int, lo string, hi string,"
@@ -35,19 +38,29 @@ VALUE_SCHEMA: Final = (
 KINDS: Final = ("lost", "duplicated", "out_of_order", "fenced", "overlap")
 LOST, DUPLICATED, OUT_OF_ORDER, FENCED, OVERLAP = KINDS
 REDELIVERED: Final = "redelivered"
-FINDING_COLUMNS: Final = (
-    "kind string",
-    "partition int",
-    "offset bigint",
-    "key_hash bigint",
-    "previous_offset bigint",
-    "member string",
-    "generation int",
-    "other_member string",
-    "other_generation int",
-    "audit_partition int",
-    "audit_offset bigint",
-)
+FINDING_COLUMNS: Final = {
+    "kind": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "key_hash": "bigint",
+    "previous_offset": "bigint",
+    "member": "string",
+    "generation": "int",
+    "other_member": "string",
+    "other_generation": "int",
+    "audit_partition": "int",
+    "audit_offset": "bigint",
+}
+OF_REPORT: Final = {
+    "partition": "p",
+    "offset": "o",
+    "key_hash": "h",
+    "member": "m",
+    "generation": "g",
+    "audit_partition": "ap",
+    "audit_offset": "ao",
+}
+"""Columns of a finding that are those of its report."""
 BITMAP_BITS: Final = 32_768
 """Of Spark's bitmap functions: 4 KiB a bucket."""
 
@@ -105,13 +118,13 @@ def split_reports(parsed: DataFrame) -> Reports:
     return Reports(records, assigned, commits)
 
 
-def within(frame: DataFrame, judged: Mapping[int, tuple[int, int]], p: str, o: str) -> DataFrame:
+def within(frame: DataFrame, judged: Mapping[int, tuple[int, int]]) -> DataFrame:
     """Rows whose offset lies in [from, to) of their partition."""
     spark = frame.sparkSession
     rows = [(partition, start, end) for partition, (start, end) in judged.items()]
     ranges = spark.createDataFrame(rows, "jp int, j_from bigint, j_to bigint")
-    joined = frame.join(F.broadcast(ranges), F.col(p) == F.col("jp"))
-    inside = (F.col(o) >= F.col("j_from")) & (F.col(o) < F.col("j_to"))
+    joined = frame.join(F.broadcast(ranges), F.col("p") == F.col("jp"))
+    inside = (F.col("o") >= F.col("j_from")) & (F.col("o") < F.col("j_to"))
     return joined.where(inside).drop("jp", "j_from", "j_to")
 
 
@@ -179,7 +192,7 @@ def suspect_sessions(sessions: DataFrame, assigned: DataFrame) -> DataFrame:
         & (F.col("f_hi") >= F.col("lo"))
     )
     return (
-        sessions.join(_foreign(assigned), inside)
+        sessions.join(_renamed(assigned), inside)
         .groupBy("ap", "p", "lo", "hi", "m", "g", "s")
         .agg(F.min("f_ao").alias("from_ao"))
     )
@@ -192,31 +205,30 @@ def ownership_findings(reports: Reports, suspect: DataFrame) -> DataFrame:
     """
     session = ["ap", "p", "lo", "hi", "m", "g", "s"]
     rows = reports.records.join(suspect, session).where(F.col("ao") > F.col("from_ao"))
-    covers = (
-        _same_place()
-        & (F.col("f_lo") <= F.col("h"))
-        & (F.col("f_hi") >= F.col("h"))
-        & (F.col("f_ao") < F.col("ao"))
-    )
     judged = (
-        rows.join(_foreign(reports.assigned), covers)
+        rows.join(_renamed(reports.assigned), _covers())
         .groupBy("ap", "ao", "p", "o", "h", "m", "g")
         .agg(F.max_by(F.struct("f_m", "f_g"), "f_ao").alias("owner"))
         .where(F.col("owner.f_m") != F.col("m"))
     )
     is_old = (F.col("g") >= 0) & (F.col("owner.f_g") > F.col("g"))
-    return judged.select(
-        *_finding(
-            F.when(is_old, FENCED).otherwise(OVERLAP),
-            other_member=F.col("owner.f_m"),
-            other_generation=F.col("owner.f_g"),
-        )
+    other = {"other_member": "owner.f_m", "other_generation": "owner.f_g"}
+    return judged.select(*_finding(F.when(is_old, FENCED).otherwise(OVERLAP), OF_REPORT | other))
+
+
+def _renamed(marks: DataFrame) -> DataFrame:
+    """Assignments or commits, to be joined with reports."""
+    return marks.select(*(F.col(name).alias(f"f_{name}") for name in marks.columns))
+
+
+def _covers() -> Column:
+    """The assignment or commit is of the report's key, and stands before the report."""
+    return (
+        _same_place()
+        & (F.col("f_lo") <= F.col("h"))
+        & (F.col("f_hi") >= F.col("h"))
+        & (F.col("f_ao") < F.col("ao"))
     )
-
-
-def _foreign(assigned: DataFrame) -> DataFrame:
-    names = ("ap", "ao", "p", "lo", "hi", "m", "g")
-    return assigned.select(*(F.col(name).alias(f"f_{name}") for name in names))
 
 
 def _same_place() -> Column:
@@ -233,24 +245,24 @@ def without(records: DataFrame, findings: DataFrame) -> DataFrame:
 
 def restless_keys(records: DataFrame) -> DataFrame:
     """`p`, `h` of the keys whose offsets do not ascend; the one pass that sorts all reports."""
-    before = Window.partitionBy("p", "h").orderBy("ao").rowsBetween(Window.unboundedPreceding, -1)
-    latest = records.select("p", "h", "o", F.max("o").over(before).alias("latest"))
+    latest = records.select("p", "h", "o", F.max("o").over(_earlier("p", "h")).alias("latest"))
     return latest.where(F.col("o") <= F.col("latest")).select("p", "h").distinct()
+
+
+def _earlier(*columns: str) -> WindowSpec:
+    """Reports before this one with the same values."""
+    return Window.partitionBy(*columns).orderBy("ao").rowsBetween(Window.unboundedPreceding, -1)
 
 
 def order_findings(records: DataFrame, commits: DataFrame, keys: DataFrame) -> DataFrame:
     """`duplicated`, `out_of_order` and `redelivered` among the records of `keys`."""
-    earlier = (Window.unboundedPreceding, -1)
-    of_key = Window.partitionBy("p", "h").orderBy("ao").rowsBetween(*earlier)
-    of_session = Window.partitionBy("p", "h", "m", "s").orderBy("ao").rowsBetween(*earlier)
-    of_offset = Window.partitionBy("p", "h", "o").orderBy("ao").rowsBetween(*earlier)
-    of_both = Window.partitionBy("p", "h", "o", "m", "s").orderBy("ao").rowsBetween(*earlier)
+    of_offset = _earlier("p", "h", "o")
     rows = records.join(keys, ["p", "h"], "left_semi").select(
         "*",
-        F.max("o").over(of_key).alias("latest"),
-        F.max("o").over(of_session).alias("latest_here"),
+        F.max("o").over(_earlier("p", "h")).alias("latest"),
+        F.max("o").over(_earlier("p", "h", "m", "s")).alias("latest_here"),
         F.count("o").over(of_offset).alias("seen"),
-        F.count("o").over(of_both).alias("seen_here"),
+        F.count("o").over(_earlier("p", "h", "o", "m", "s")).alias("seen_here"),
         F.max_by(F.struct("m", "g"), "ao").over(of_offset).alias("before"),
     )
     went_back = (F.col("o") < F.col("latest_here")) | (
@@ -263,63 +275,31 @@ def order_findings(records: DataFrame, commits: DataFrame, keys: DataFrame) -> D
     )
     rows = rows.withColumn("kind", kind).where(F.col("kind").isNotNull())
     again = rows.where(F.col("kind") == REDELIVERED)
-    done = commits.select(
-        F.col("ap").alias("c_ap"),
-        F.col("ao").alias("c_ao"),
-        F.col("p").alias("c_p"),
-        F.col("lo").alias("c_lo"),
-        F.col("hi").alias("c_hi"),
-        "position",
-    )
-    covered = (
-        (F.col("ap") == F.col("c_ap"))
-        & (F.col("p") == F.col("c_p"))
-        & (F.col("c_ao") < F.col("ao"))
-        & (F.col("position") > F.col("o"))
-        & (F.col("c_lo") <= F.col("h"))
-        & (F.col("c_hi") >= F.col("h"))
-    )
-    committed = again.join(done, covered, "left_semi").select(
+    covered = _covers() & (F.col("f_position") > F.col("o"))
+    committed = again.join(_renamed(commits), covered, "left_semi").select(
         "ap", "ao", F.lit(True).alias("committed")
     )
     kind = F.when(F.col("committed"), DUPLICATED).otherwise(F.col("kind"))
-    return rows.join(committed, ["ap", "ao"], "left").select(
-        *_finding(
-            kind,
-            previous=F.coalesce("latest_here", "latest"),
-            other_member=F.col("before.m"),
-            other_generation=F.col("before.g"),
-        )
-    )
+    previous = F.coalesce("latest_here", "latest").alias("previous")
+    other = {
+        "previous_offset": "previous",
+        "other_member": "before.m",
+        "other_generation": "before.g",
+    }
+    judged = rows.join(committed, ["ap", "ao"], "left").select("*", previous)
+    return judged.select(*_finding(kind, OF_REPORT | other))
 
 
 def lost_findings(missing: DataFrame) -> DataFrame:
     """`missing_offsets` as findings."""
-    unknown = [
-        F.lit(None).cast(kind).alias(name)
-        for name, kind in (column.split() for column in FINDING_COLUMNS[3:])
-    ]
-    place = [F.col("partition"), F.col("offset")]
-    return missing.select(F.lit(LOST).alias("kind"), *place, *unknown)
+    place = {"partition": "partition", "offset": "offset"}
+    return missing.select(*_finding(F.lit(LOST), place))
 
 
-def _finding(
-    kind: Column,
-    *,
-    previous: Column | None = None,
-    other_member: Column,
-    other_generation: Column,
-) -> list[Column]:
+def _finding(kind: Column, sources: Mapping[str, str]) -> list[Column]:
+    """Columns of a finding, null where `sources` names none for one."""
+    values = {"kind": kind} | {name: F.col(source) for name, source in sources.items()}
     return [
-        kind.alias("kind"),
-        F.col("p").alias("partition"),
-        F.col("o").alias("offset"),
-        F.col("h").alias("key_hash"),
-        (F.lit(None).cast("bigint") if previous is None else previous).alias("previous_offset"),
-        F.col("m").alias("member"),
-        F.col("g").alias("generation"),
-        other_member.alias("other_member"),
-        other_generation.alias("other_generation"),
-        F.col("ap").alias("audit_partition"),
-        F.col("ao").alias("audit_offset"),
+        values.get(name, F.lit(None).cast(type_name)).alias(name)
+        for name, type_name in FINDING_COLUMNS.items()
     ]

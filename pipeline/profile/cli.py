@@ -78,8 +78,8 @@ def run_profile_command(args: argparse.Namespace) -> int:
         plan = None if args.plan is None else _load_plan(args.plan, args.topic)
         with start_session(f"keylane profile {args.topic}", args) as spark:
             # Late: they need pyspark, and a session says so where it is missing.
-            from keylane.pipeline.profile import run_profile
-            from keylane.pipeline.rolling import SliceStore, run_rolling
+            from keylane.pipeline.profile.loads import run_profile
+            from keylane.pipeline.profile.rolling import SliceStore, run_rolling
             from keylane.pipeline.topic_range import find_range
 
             chosen = find_range(
@@ -128,8 +128,8 @@ def _check(args: argparse.Namespace) -> None:
 
 
 def _write(args: argparse.Namespace, profile: LoadProfile, plan: RangePlan | None) -> None:
-    from keylane.pipeline.picture import draw_load, save_picture
-    from keylane.pipeline.profile import describe, save_profile
+    from keylane.pipeline.profile.loads import describe, save_profile
+    from keylane.pipeline.profile.picture import draw_load, save_picture
 
     if plan is None:
         plan, _ = plan_ranges(profile, args.lanes)

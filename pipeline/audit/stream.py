@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as F
 
 from keylane.files import replacing
-from keylane.pipeline import audit
-from keylane.pipeline.job import SOURCE_OPTIONS
+from keylane.pipeline.audit import rules
+from keylane.pipeline.job import source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +32,7 @@ def coverage_stream(
     bootstrap: str,
     input_topic: str,
     audit_topic: str,
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, str],
 ) -> DataFrame:
     """`p`, `bucket`, `wanted`, `had` (bitmaps) and `reports`, for output mode `update`.
 
@@ -40,11 +40,10 @@ def coverage_stream(
     """
 
     def read(topic: str) -> DataFrame:
-        reader = spark.readStream.format("kafka").options(**SOURCE_OPTIONS).options(**options or {})
-        reader = reader.option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-        return reader.option("startingOffsets", "earliest").load()
+        source = source_options(bootstrap, topic, options)
+        return spark.readStream.format("kafka").options(**source).load()
 
-    reports = audit.split_reports(audit.parse_values(read(audit_topic))).records
+    reports = rules.split_reports(rules.parse_values(read(audit_topic))).records
     rows = (
         read(input_topic)
         .select(F.col("partition").alias("p"), F.col("offset").alias("o"), F.lit(True).alias("is"))
@@ -118,8 +117,8 @@ class Follower:
         """Offsets below what was committed, without a report, that were not listed yet."""
         found = set()
         for (p, bucket), missing in self.open.items():
-            first = (bucket - 1) * audit.BITMAP_BITS
-            count = min(self.floor.get(p, 0) - first, audit.BITMAP_BITS)
+            first = (bucket - 1) * rules.BITMAP_BITS
+            count = min(self.floor.get(p, 0) - first, rules.BITMAP_BITS)
             below = missing & ((1 << max(count, 0)) - 1)
             while below:
                 position = (below & -below).bit_length() - 1
