@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from keylane.errors import ConfigInvalid
 from keylane.pipeline.job import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+EXIT_BAD: Final = 2
+"""Bad input, or nothing to start with."""
 
 
 def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,6 +60,12 @@ def read_pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
             raise ConfigInvalid(f"{flag} {name}: expected NAME=VALUE")
         pairs[name] = value
     return pairs
+
+
+def fail(job_name: str, error: Exception, exit_code: int = EXIT_BAD) -> int:
+    """Write on one line of stderr why a job cannot go on; return its exit code."""
+    sys.stderr.write(f"keylane spark {job_name}: {error}\n")
+    return exit_code
 
 
 def start_session(app_name: str, args: argparse.Namespace) -> SparkSession:

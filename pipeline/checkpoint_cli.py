@@ -6,7 +6,6 @@ Exit codes: 0 can be done or was done, 1 refused, 2 bad input.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +13,7 @@ from keylane.assignor.range_plan import PLAN_BYTES_MAX, read_plan
 from keylane.errors import KeylaneError
 from keylane.files import load_file
 from keylane.keyrange.lane import LaneLayout
+from keylane.pipeline.arguments import fail
 from keylane.pipeline.checkpoint import (
     CheckpointRefused,
     Migration,
@@ -22,7 +22,6 @@ from keylane.pipeline.checkpoint import (
 )
 
 EXIT_REFUSED: Final = 1
-EXIT_BAD: Final = 2
 
 
 def add_checkpoint_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -65,11 +64,9 @@ def run_checkpoint(args: argparse.Namespace) -> int:
             return 0
         backup = apply_migration(migration)
     except CheckpointRefused as error:
-        print(f"keylane spark checkpoint: {error}", file=sys.stderr)
-        return EXIT_REFUSED
+        return fail("checkpoint", error, EXIT_REFUSED)
     except (KeylaneError, OSError, ValueError) as error:
-        print(f"keylane spark checkpoint: {error}", file=sys.stderr)
-        return EXIT_BAD
+        return fail("checkpoint", error)
     print(f"{migration.log.path} is written, the old one is {backup}")
     print(f"start the query with subscribe={migration.to_topic}")
     return 0

@@ -6,17 +6,14 @@ Exit codes: 0 done, 2 bad input or nothing to start with.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
-from typing import Final
 
 from keylane.errors import KeylaneError
+from keylane.pipeline.arguments import fail
 from keylane.pipeline.audit.cli import add_audit_command
 from keylane.pipeline.checkpoint_cli import add_checkpoint_command
 from keylane.pipeline.needs import copy_jars, find_jars
 from keylane.pipeline.profile.cli import add_profile_command
-
-EXIT_BAD: Final = 2
 
 
 def add_spark_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,9 +51,3 @@ def run_jars(args: argparse.Namespace) -> int:
         path = jar.path if args.to is None else args.to / jar.path.name
         print(f"{jar.sha256}  {jar.coordinates}  {path}")
     return 0
-
-
-def fail(job_name: str, error: Exception) -> int:
-    """Say on one line of stderr why a job cannot go on; the exit code for it."""
-    print(f"keylane spark {job_name}: {error}", file=sys.stderr)
-    return EXIT_BAD

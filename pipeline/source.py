@@ -129,12 +129,12 @@ class SourceOptions:
             raise ConfigInvalid(f"{name}: {self.topic} has no partition {min(unknown)}")
         return dict(bounds.starts if name == "startingOffsets" else bounds.ends) | reported
 
-    def tasks(self, start: Offsets, end: Offsets) -> list[LanePartition]:
+    def tasks(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """A task per lane of each partition that has something new."""
         lanes = self.lane_count()
         count = max(end, default=-1) + 1
         return [
-            LanePartition(
+            InputPartition(
                 LaneTask(
                     bootstrap=self.bootstrap,
                     topic=self.topic,
@@ -151,14 +151,6 @@ class SourceOptions:
             for partition in sorted(end)
             if end[partition] > start.get(partition, 0)
         ]
-
-
-class LanePartition(InputPartition):
-    """One lane of one batch, as Spark hands it to a task."""
-
-    def __init__(self, task: LaneTask) -> None:
-        super().__init__(task)
-        self.task = task
 
 
 class KeylaneSource(DataSource):
@@ -197,8 +189,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Records of one lane."""
-        assert isinstance(partition, LanePartition)
-        return read_lane(partition.task)
+        return read_lane(partition.value)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -241,8 +232,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Records of one lane."""
-        assert isinstance(partition, LanePartition)
-        return read_lane(partition.task)
+        return read_lane(partition.value)
 
     def _offsets(self, offsets: Mapping[int, int]) -> dict[str, Any]:
         return {self._options.topic: {str(place): at for place, at in sorted(offsets.items())}}

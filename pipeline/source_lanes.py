@@ -143,17 +143,17 @@ def _take(messages: Sequence[Message], end: int, place: str) -> tuple[list[Messa
 def _to_arrow(rows: Sequence[Message], task: LaneTask) -> pa.RecordBatch:
     times = [message.timestamp() for message in rows]
     count = len(rows)
-    columns: list[Any] = [
-        pa.array([message.key() for message in rows], pa.binary()),
-        pa.array([message.value() for message in rows], pa.binary()),
-        pa.array([task.topic] * count, pa.string()),
-        pa.array([task.partition] * count, pa.int32()),
-        pa.array([task.lane] * count, pa.int32()),
-        pa.array([message.offset() for message in rows], pa.int64()),
-        pa.array([at_ms * 1000 for _, at_ms in times], pa.timestamp("us", tz="UTC")),
-        pa.array([kind - TIMESTAMP_TYPE_OFFSET for kind, _ in times], pa.int32()),
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
+    columns: dict[str, Sequence[Any]] = {
+        "key": [message.key() for message in rows],
+        "value": [message.value() for message in rows],
+        "topic": [task.topic] * count,
+        "partition": [task.partition] * count,
+        "lane": [task.lane] * count,
+        "offset": [message.offset() for message in rows],
+        "timestamp": [at_ms * 1000 for _, at_ms in times],
+        "timestampType": [kind - TIMESTAMP_TYPE_OFFSET for kind, _ in times],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=ARROW_SCHEMA)
 
 
 def _make_consumer(bootstrap: str, settings: Mapping[str, str]) -> Consumer:

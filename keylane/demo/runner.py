@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from keylane.demo.screen import (
     PlainScreen,
     Screen,
     ScreenView,
+    print_line,
     render_verdict,
 )
 from keylane.embedded import EmbeddedKafka
@@ -72,8 +72,7 @@ def run_demo(settings: DemoSettings, console: Console) -> int:
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-demo-")))
-        say = _printer(console)
-        say(f"starting Kafka (data in {folder}, deleted at the end)")
+        print_line(console, f"keylane demo: starting Kafka (data in {folder}, deleted at the end)")
         # A small heap: the show holds a few MB of records. Killed at the end, since the
         # data is not needed again and a clean stop takes seconds.
         kafka = EmbeddedKafka(folder / "kafka", heap_mb=384)
@@ -82,13 +81,16 @@ def run_demo(settings: DemoSettings, console: Console) -> int:
         _create_topic(kafka.bootstrap, settings.partitions)
         front, bootstrap = None, kafka.bootstrap
         if not settings.direct:
-            say("starting keylane (the first time ever it compiles its kernels)")
+            print_line(
+                console,
+                "keylane demo: starting keylane (the first time ever it compiles its kernels)",
+            )
             front = ProxyFront(kafka.bootstrap, topic=TOPIC, lanes=settings.lanes, folder=folder)
             stack.callback(front.stop)
             front.launch()
             front.await_ready()
             bootstrap = front.bootstrap
-        say(f"clients connect to {bootstrap}")
+        print_line(console, f"keylane demo: clients connect to {bootstrap}")
         members = Members(bootstrap=bootstrap, topic=TOPIC, group=GROUP, folder=folder)
         stack.callback(members.close)
         screen: Screen = PlainScreen(console) if settings.plain else LiveScreen(console)
@@ -294,12 +296,6 @@ def _title(settings: DemoSettings) -> str:
     if settings.direct:
         return f"Kafka alone: topic {TOPIC}, {settings.partitions} partitions"
     return f"keylane: topic {TOPIC}, {settings.partitions} partitions x {settings.lanes} lanes"
-
-
-def _printer(console: Console) -> Callable[[str], None]:
-    return lambda text: console.print(
-        f"keylane demo: {text}", markup=False, highlight=False, soft_wrap=True
-    )
 
 
 def _create_topic(bootstrap: str, partitions: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from itertools import cycle, islice
 from typing import Final
 
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python")
@@ -166,7 +165,7 @@ class Scenario:
 
 def client_of(number: int) -> str:
     """Client library of a member; numbers start at 1."""
-    return next(islice(cycle(CLIENTS), number - 1, None))
+    return CLIENTS[(number - 1) % len(CLIENTS)]
 
 
 def plan_beats(settings: ShowSettings) -> tuple[ShowBeat, ...]:

@@ -83,22 +83,24 @@ class PlainScreen:
 
     def say(self, elapsed_s: float, text: str) -> None:
         """Print at once."""
-        self._print(f"{elapsed_s:6.1f} s  {text}")
+        print_line(self._console, f"{elapsed_s:6.1f} s  {text}")
 
     def update(self, view: ScreenView) -> None:
         """Print a line now and then."""
         if view.elapsed_s - self._last_s >= PLAIN_INTERVAL_S:
             self._last_s = view.elapsed_s
-            self._print(f"{view.elapsed_s:6.1f} s  {describe_view(view)}")
+            print_line(self._console, f"{view.elapsed_s:6.1f} s  {describe_view(view)}")
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
 
 Screen = LiveScreen | PlainScreen
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print a text as it is."""
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def describe_view(view: ScreenView) -> str:

@@ -88,16 +88,12 @@ def resolve_paths(
             if paths is None:
                 paths = _fetch_all(jars, name, progress)
                 _remember(listing, jars, paths)
-    _check_all(jars, paths)
-    return paths
-
-
-def _check_all(jars: Sequence[LockedJar], paths: Sequence[Path]) -> None:
     try:
         for jar, path in zip(jars, paths, strict=True):
             check_jar(jar, path)
     except OSError as error:
         raise KafkaUnavailable(f"cannot read a jar: {error}") from error
+    return paths
 
 
 def _known_paths(listing: Path, jars: Sequence[LockedJar]) -> list[Path] | None:

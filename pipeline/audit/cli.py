@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +15,7 @@ from keylane.errors import KeylaneError
 from keylane.pipeline.arguments import (
     add_option_argument,
     add_spark_arguments,
+    fail,
     read_pairs,
     start_session,
 )
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from keylane.pipeline.audit.job import Verdict
 
-EXIT_UNKNOWN: Final = 2
 FOLLOW_INTERVAL: Final = "10 seconds"
 """Between two looks: each is a commit of state and a question to the group's coordinator."""
 
@@ -99,8 +98,7 @@ def run_audit_command(args: argparse.Namespace) -> int:
             )
             verdict = run_audit(spark, request)
     except (KeylaneError, OSError) as error:
-        print(f"keylane spark audit: {error}", file=sys.stderr)
-        return EXIT_UNKNOWN
+        return fail("audit", error)
     print(render(verdict))
     return verdict.exit_code
 

@@ -6,7 +6,6 @@ Exit codes: 0 done, 2 bad input or Spark failed (one line on stderr).
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +17,7 @@ from keylane.files import load_file
 from keylane.pipeline.arguments import (
     add_kafka_arguments,
     add_spark_arguments,
+    fail,
     read_pairs,
     start_session,
 )
@@ -25,7 +25,6 @@ from keylane.pipeline.arguments import (
 if TYPE_CHECKING:
     from keylane.assignor.profile import LoadProfile
 
-EXIT_BAD: Final = 2
 LANES_DRAWN: Final = 16
 
 
@@ -110,8 +109,7 @@ def run_profile_command(args: argparse.Namespace) -> int:
             )
         _write(args, profile, plan)
     except (KeylaneError, OSError) as error:
-        print(f"keylane spark profile: {error}", file=sys.stderr)
-        return EXIT_BAD
+        return fail("profile", error)
     except KeyboardInterrupt:
         return 0
     return 0

@@ -8,6 +8,7 @@ key and partition, at most a row per record.
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,12 +33,15 @@ RECORDS_PER_TASK: Final = 1_000_000
 """A second or two of work: the steps of progress. Order does not matter here, but each task
 sends a row per key that it met: 500,000 records cost a fifth more CPU."""
 
+BUCKET_MASK: Final = HASH_MAX >> (HASH_BITS - BUCKET_BITS) << (HASH_BITS - BUCKET_BITS)
+"""The bits of a hash that name its bucket."""
+
 SUMMARY: Final = "profile.json"
 BUCKETS: Final = "buckets.parquet"
 HEAVY: Final = "heavy.parquet"
 
 
-def key_loads(records: DataFrame, *, bits: int = BUCKET_BITS, headers: bool = False) -> DataFrame:
+def key_loads(records: DataFrame, *, headers: bool = False) -> DataFrame:
     """Records and bytes per key: (partition, key_hash, keyless, records, bytes).
 
     Records without a key have as many hashes as there are of them; they are summed by bucket, and
@@ -49,7 +53,7 @@ def key_loads(records: DataFrame, *, bits: int = BUCKET_BITS, headers: bool = Fa
         F.col("key").isNull().alias("keyless"),
         expressions.record_bytes(headers="headers" if headers else None),
     )
-    unit = F.when(F.col("keyless"), F.col("key_hash").bitwiseAND(F.lit(_bucket_mask(bits))))
+    unit = F.when(F.col("keyless"), F.col("key_hash").bitwiseAND(F.lit(BUCKET_MASK)))
     unit = unit.otherwise(F.col("key_hash"))
     return (
         each.withColumn("key_hash", unit)
@@ -58,12 +62,12 @@ def key_loads(records: DataFrame, *, bits: int = BUCKET_BITS, headers: bool = Fa
     )
 
 
-def bucket_loads(keys: DataFrame, *, bits: int = BUCKET_BITS) -> DataFrame:
+def bucket_loads(keys: DataFrame) -> DataFrame:
     """`key_loads` by bucket: (partition, bucket, records, bytes, keys, keyless_records, ..._bytes).
 
     `keys` counts distinct keys. A bucket without records has no row.
     """
-    return keys.groupBy("partition", expressions.bucket(bits=bits)).agg(
+    return keys.groupBy("partition", expressions.bucket()).agg(
         F.sum("records").alias("records"),
         F.sum("bytes").alias("bytes"),
         F.count_if(~F.col("keyless")).alias("keys"),
@@ -95,7 +99,6 @@ def run_profile(
     spark: SparkSession,
     chosen: TopicRange,
     *,
-    bits: int = BUCKET_BITS,
     heavy_count: int = HEAVY_COUNT,
     show_keys: bool = False,
     headers: bool = False,
@@ -107,14 +110,14 @@ def run_profile(
         JobFailed: Kafka or Spark failed; the text says with what.
     """
     if headers:
-        chosen = _with_headers(chosen)
+        chosen = replace(chosen, options={**chosen.options, "includeHeaders": "true"})
     tasks = max(chosen.partition_count, -(-chosen.offset_count // RECORDS_PER_TASK))
     records = read_range(spark, chosen, min_partitions=tasks)
     what = f"profile {chosen.topic}"
     with spark_errors(what), tracked(spark, what, progress):
-        keys = key_loads(records, bits=bits, headers=headers).persist()
+        keys = key_loads(records, headers=headers).persist()
         try:
-            buckets = bucket_loads(keys, bits=bits).toArrow().to_pylist()
+            buckets = bucket_loads(keys).toArrow().to_pylist()
             heavy = heavy_keys(keys, heavy_count).toArrow().to_pylist()
         finally:
             keys.unpersist()
@@ -124,9 +127,18 @@ def run_profile(
             names = {row["key_hash"]: bytes(row["key"]) for row in rows}
     return LoadProfile(
         topic=chosen.topic,
-        bits=bits,
-        partitions=build_partitions(chosen.starts, chosen.ends, buckets, bits=bits),
-        heavy=tuple(_heavy_key(row, names) for row in heavy),
+        bits=BUCKET_BITS,
+        partitions=build_partitions(chosen.starts, chosen.ends, buckets),
+        heavy=tuple(
+            HeavyKey(
+                partition=row["partition"],
+                key_hash=row["key_hash"],
+                records=row["records"],
+                size_bytes=row["bytes"],
+                key=names.get(row["key_hash"]),
+            )
+            for row in heavy
+        ),
     )
 
 
@@ -135,33 +147,30 @@ def build_partitions(
     ends: Sequence[int],
     rows: Sequence[Mapping[str, Any]],
     *,
-    bits: int,
     knows_keys: bool = True,
 ) -> tuple[PartitionLoad, ...]:
     """Rows of `bucket_loads` as dense loads of each partition."""
-    count = len(starts)
-    records = [[0] * (1 << bits) for _ in range(count)]
-    sizes = [[0] * (1 << bits) for _ in range(count)]
-    sums = [[0, 0, 0] for _ in range(count)]
+    rows_of: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        number, bucket = row["partition"], row["bucket"]
-        records[number][bucket] = row["records"]
-        sizes[number][bucket] = row["bytes"]
-        names = ("keys", "keyless_records", "keyless_bytes")
-        for place, name in enumerate(names):
-            sums[number][place] += row.get(name, 0)
-    return tuple(
-        PartitionLoad(
-            start=starts[number],
-            end=ends[number],
-            records=tuple(records[number]),
-            size_bytes=tuple(sizes[number]),
-            keyless_records=sums[number][1],
-            keyless_bytes=sums[number][2],
-            distinct_keys=sums[number][0] if knows_keys else None,
+        rows_of[row["partition"]].append(row)
+    found = []
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        own = rows_of[number]
+        records, size_bytes = [0] * (1 << BUCKET_BITS), [0] * (1 << BUCKET_BITS)
+        for row in own:
+            records[row["bucket"]], size_bytes[row["bucket"]] = row["records"], row["bytes"]
+        found.append(
+            PartitionLoad(
+                start=start,
+                end=end,
+                records=tuple(records),
+                size_bytes=tuple(size_bytes),
+                keyless_records=sum(row["keyless_records"] for row in own),
+                keyless_bytes=sum(row["keyless_bytes"] for row in own),
+                distinct_keys=sum(row["keys"] for row in own) if knows_keys else None,
+            )
         )
-        for number in range(count)
-    )
+    return tuple(found)
 
 
 def save_profile(profile: LoadProfile, folder: Path) -> None:
@@ -221,25 +230,6 @@ def describe(profile: LoadProfile) -> str:
             f" {key.partition}: {key.records:,} records, {key.size_bytes:,} bytes"
         )
     return "\n".join(lines)
-
-
-def _bucket_mask(bits: int) -> int:
-    """The bits of a hash that name its bucket."""
-    return HASH_MAX >> (HASH_BITS - bits) << (HASH_BITS - bits)
-
-
-def _with_headers(chosen: TopicRange) -> TopicRange:
-    return replace(chosen, options={**chosen.options, "includeHeaders": "true"})
-
-
-def _heavy_key(row: Mapping[str, Any], names: Mapping[int, bytes]) -> HeavyKey:
-    return HeavyKey(
-        partition=row["partition"],
-        key_hash=row["key_hash"],
-        records=row["records"],
-        size_bytes=row["bytes"],
-        key=names.get(row["key_hash"]),
-    )
 
 
 def _write_parquet(path: Path, rows: Sequence[tuple[Any, ...]], schema: dict[str, Any]) -> None:

@@ -34,7 +34,7 @@ LATE_SLICES: Final = 1
 """Slices that a record may come late and still be counted in its own."""
 
 
-def slice_loads(records: DataFrame, *, slice_s: int, bits: int = BUCKET_BITS) -> DataFrame:
+def slice_loads(records: DataFrame, *, slice_s: int) -> DataFrame:
     """Sums by time, partition and bucket, of a stream or of a batch.
 
     Columns: slice (its start, in seconds since 1970), partition, bucket, records, bytes,
@@ -45,7 +45,7 @@ def slice_loads(records: DataFrame, *, slice_s: int, bits: int = BUCKET_BITS) ->
         F.window("timestamp", f"{slice_s} seconds").alias("window"),
         "partition",
         "offset",
-        expressions.bucket(expressions.key_hash(), bits),
+        expressions.bucket(expressions.key_hash()),
         expressions.record_bytes(),
         F.col("key").isNull().alias("keyless"),
     )
@@ -92,7 +92,7 @@ class SliceStore:
             if start <= starts[-1] - self._slice_count * self.slice_s:
                 self._path(start).unlink()
 
-    def profile(self, topic: str, partition_count: int, bits: int = BUCKET_BITS) -> LoadProfile:
+    def profile(self, topic: str, partition_count: int) -> LoadProfile:
         """The sum of all slices that are kept."""
         tables = [pq.read_table(self._path(start)) for start in self._starts()]
         summed = (
@@ -120,8 +120,8 @@ class SliceStore:
             ends[number] = max((row["last_max"] + 1 for row in own), default=0)
         return LoadProfile(
             topic=topic,
-            bits=bits,
-            partitions=build_partitions(starts, ends, rows, bits=bits, knows_keys=False),
+            bits=BUCKET_BITS,
+            partitions=build_partitions(starts, ends, rows, knows_keys=False),
             knows_heavy=False,
         )
 
