@@ -16,7 +16,7 @@ def first_step(target: Plan, members: Sequence[Member], topics: Sequence[LaneTop
     The member that has a lane and keeps it never stops reading it. Two members that claim one
     lane in the same generation both have to give it up. With `topics`, a member that does not
     share gets the lanes of a partition all at once: none while another still reads one of them.
-    The same goes for everybody in a topic that is not split.
+    The same holds for all members in a topic that is not split.
 
     When nothing is withheld the result equals `target`; after every member took this step and
     joined again, the next call withholds nothing of the same target.

@@ -55,7 +55,7 @@ def plan_ranges(
     is_cut_alike: bool = False,
     slack: float = SLACK,
 ) -> tuple[RangePlan, PlanReport]:
-    """Cuts for every partition, and what they come to.
+    """Return the cuts of every partition, and the loads that they result in.
 
     The busiest lane is the best possible between buckets, or with `prior` at most `slack` above.
     Same input, same plan. Cost: O(P * L * log(buckets) * log(bytes)).

@@ -40,10 +40,10 @@ def level(board: Board, *, is_fresh: bool = False) -> None:
 
     `is_fresh`: no member owned a unit, so nothing is moved by evening out better.
     """
-    active = sorted({member for crowd in board.crowds for member in crowd})
+    leveller = _Leveller(board)
+    active = leveller.active
     if not active:
         return
-    leveller = _Leveller(board, active)
     if is_fresh or any(leveller.excess(member, BUSY_MAX) > 0 for member in active):
         leveller.lower()
     floor = (IDLE_SETTLED if is_fresh else IDLE_MIN) * leveller.share
@@ -57,9 +57,8 @@ def polish(board: Board, movable: Collection[int]) -> None:
     No member becomes as busy as its donor was, the lightest does not become lighter, and a member
     without a unit of a partition gets none of it.
     """
-    active = sorted({member for crowd in board.crowds for member in crowd})
-    if len(active) > 1 and movable:
-        leveller = _Leveller(board, active, grains=POLISH_GRAINS, movable=frozenset(movable))
+    leveller = _Leveller(board, grains=POLISH_GRAINS, movable=frozenset(movable))
+    if len(leveller.active) > 1 and movable:
         leveller.lower(POLISHED)
 
 
@@ -83,14 +82,14 @@ class _Leveller:
     def __init__(
         self,
         board: Board,
-        active: list[int],
         *,
         grains: int = GRAINS,
         movable: frozenset[int] | None = None,
     ) -> None:
         """movable: units that may move, inside of what members have of partitions; None: all."""
-        self.board, self.active, self._movable = board, active, movable
-        self.share = find_share((unit.weight for unit in board.units), len(active))
+        self.board, self._movable = board, movable
+        self.active = sorted({member for crowd in board.crowds for member in crowd})
+        self.share = find_share((unit.weight for unit in board.units), len(self.active))
         self.grain = max(1, int(self.share / grains))
         self._lightest = [
             [(board.load[member], member) for member in crowd] for crowd in board.crowds

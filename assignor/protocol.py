@@ -155,9 +155,10 @@ def read_names(metadata: Buffer) -> tuple[str, ...] | None:
 
 
 def hidden_names(names: Sequence[str], physical_name: PhysicalName) -> tuple[str, ...]:
-    """Topics behind the lane names among `names` that a broker has to see as subscribed, too.
+    """Topics behind the lane names among `names`, which a broker has to see as subscribed, too.
 
-    A name that itself stands for lanes is no topic of the broker.
+    It expires a group's offsets of topics that it does not see there, and lets them be deleted. A
+    name that itself stands for lanes is no topic of the broker.
     """
     behind = [topic for name in names if (topic := physical_name(name)) != name]
     return tuple(dict.fromkeys(name for name in behind if physical_name(name) == name))

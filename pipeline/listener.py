@@ -75,7 +75,13 @@ class LaneProgressListener(StreamingQueryListener):
                 self._offsets.set(topic, offsets)
             except KafkaUnavailable as error:
                 self.failure_count += 1
-                log.warning("commit of Spark's progress failed topic=%s error=%s", topic, error)
+                log.warning(
+                    "Spark's progress is not committed, the next batch tries again"
+                    " topic=%s group=%s reason=%s",
+                    topic,
+                    self._offsets.group,
+                    error,
+                )
             else:
                 self.commit_count += 1
 

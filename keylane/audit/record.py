@@ -11,7 +11,8 @@ p partition, o offset, h key hash, m member, g generation (-1 unknown), s sessio
 (its n-th assignment of that range), lo and hi its key range, t microseconds since 1970.
 
 All records of a key go to one audit partition (`audit_partition`), so the order of the audit
-partition is the order of processing and no clock is believed. Assignments and commits go to every
+partition is the order of processing and no clock is believed. The reporter names the partition,
+since default partitioners of client libraries differ. Assignments and commits go to every
 audit partition, each at its place among the records.
 """
 

@@ -7,6 +7,9 @@ The order that makes the audit true is the caller's to keep:
     reporter.flush()                    before each commit, and before lanes are given up
     consumer.commit(...)
     reporter.committed(positions)       after the group has confirmed it
+
+Then the reports of a killed member are a beginning of what it did, and what another member
+processes again was never committed.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ METADATA_MAGIC: Final = b"CGMDv2:"
 """Start of librdkafka's group metadata; the generation follows (rdkafka_cgrp.c)."""
 SETTINGS: Final[dict[str, Any]] = {
     "acks": "all",
-    "enable.idempotence": True,
+    "enable.idempotence": True,  # else a retry reorders, and the audit finds disorder
     "compression.type": "lz4",
     "linger.ms": 5,
     "delivery.report.only.error": True,

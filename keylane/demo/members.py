@@ -110,7 +110,8 @@ class Members:
             member: MemberProcess = key.data
             chunk = os.read(key.fd, CHUNK_BYTES)
             if chunk:
-                events += _read_lines(member, chunk)
+                *lines, member.cut_line = (member.cut_line + chunk).split(b"\n")
+                events += [read_event(member.number, line) for line in lines]
             else:
                 self._selector.unregister(key.fileobj)
                 events.append(_reap(member))
@@ -126,11 +127,6 @@ def last_words(member: MemberProcess) -> str:
     """Last line that a member wrote to its log; empty when there is none."""
     lines = member.log_path.read_text(errors="replace").split("\n")
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def _read_lines(member: MemberProcess, chunk: bytes) -> list[Event]:
-    *lines, member.cut_line = (member.cut_line + chunk).split(b"\n")
-    return [read_event(member.number, line) for line in lines]
 
 
 def _reap(member: MemberProcess) -> Ended:

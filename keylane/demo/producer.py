@@ -46,7 +46,6 @@ class OrderProducer:
         self._producers = [_make_producer(bootstrap, codec) for codec in codecs]
         self._numbers = [0] * customers
         self.acknowledged = [0] * customers
-        self.sent_count = 0
         self.error_count = 0
         """Records that no broker acknowledged; the show cannot be judged if there are any."""
         self._stopping = threading.Event()
@@ -110,7 +109,6 @@ class OrderProducer:
         except BufferError:
             return False
         self._numbers[customer] += 1
-        self.sent_count += 1
         return True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import deque
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,12 @@ UPDATE_INTERVAL_S: Final = 0.5
 RATE_WINDOW: Final = 4
 """Updates that a shown rate is taken over."""
 ADMIN_TIMEOUT_S: Final = 30.0
+STATES: Final[Mapping[SessionEnd | None, str]] = {
+    SessionEnd.KILLED: "killed",
+    SessionEnd.LEFT: "left",
+    SessionEnd.LOST: "failed",
+}
+"""States of members whose process has ended, as the viewer sees them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +267,7 @@ class Show:
         return MemberView(
             number=member.number,
             client=member.client,
-            state=_state(member, has_lanes=bool(lanes)),
+            state=STATES.get(member.end, "reading" if lanes else "joining"),
             lanes=lanes,
             rate_per_s=rate_per_s,
             records=self._ledger.member_deliveries.get(member.number, 0),
@@ -278,18 +285,6 @@ class Show:
             )
             for partition in range(partitions)
         )
-
-
-def _state(member: MemberProcess, *, has_lanes: bool) -> str:
-    match member.end:
-        case SessionEnd.KILLED:
-            return "killed"
-        case SessionEnd.LEFT:
-            return "left"
-        case SessionEnd.LOST:
-            return "failed"
-        case _:
-            return "reading" if has_lanes else "joining"
 
 
 def _title(settings: DemoSettings) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -125,7 +126,8 @@ class Scenario:
         match self.phase:
             case Phase.OPENING:
                 self._enter(Phase.JOINING, facts)
-                return self._open()
+                numbers = range(1, self.settings.members + 1)
+                return (Say(f"start {len(numbers)} consumers in one group"), *_starts(numbers))
             case Phase.JOINING if facts.reading >= facts.reading_possible:
                 self._enter(Phase.PLAYING, facts)
                 return (Say(f"{facts.reading} members read: orders begin"), Cue.START_PRODUCER)
@@ -146,11 +148,6 @@ class Scenario:
                 return (Say("members did not stop in time: killed"), Cue.KILL_MEMBERS)
         return ()
 
-    def _open(self) -> tuple[Action, ...]:
-        count = self.settings.members
-        starts = (StartMember(number, client_of(number)) for number in range(1, count + 1))
-        return (Say(f"start {count} consumers in one group"), *starts)
-
     def _play(self, facts: Facts, elapsed_s: float) -> tuple[Action, ...]:
         if self._beats and self._beats[0].at_s <= elapsed_s:
             return self._beats.pop(0).actions
@@ -166,6 +163,10 @@ class Scenario:
 def client_of(number: int) -> str:
     """Client library of a member; numbers start at 1."""
     return CLIENTS[(number - 1) % len(CLIENTS)]
+
+
+def _starts(numbers: Iterable[int]) -> Iterator[StartMember]:
+    return (StartMember(number, client_of(number)) for number in numbers)
 
 
 def plan_beats(settings: ShowSettings) -> tuple[ShowBeat, ...]:
@@ -185,8 +186,7 @@ def plan_beats(settings: ShowSettings) -> tuple[ShowBeat, ...]:
     kill(0.15, (min(3, settings.members),))
     joiners = (settings.members + 1, settings.members + 2)
     alive.extend(joiners)
-    starts = (StartMember(number, client_of(number)) for number in joiners)
-    add(0.38, Say("add two more members"), *starts)
+    add(0.38, Say("add two more members"), *_starts(joiners))
     kill(0.54, (1, 2) if settings.members > 1 else ())
     if settings.kills_proxy:
         add(0.74, Say("kill -9 of keylane itself, and start it again"), Cue.KILL_PROXY)

@@ -9,7 +9,6 @@ import uuid
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from keylane.embedded.folder_lock import FolderLock
@@ -130,20 +129,10 @@ class EmbeddedKafka:
                 if by_events[fd].has_ended():
                     return by_events[fd]
 
-    def restart(self) -> Self:
-        """Clean stop, then start."""
-        self.stop()
-        return self.start()
-
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _prepare(self) -> None:

@@ -144,7 +144,6 @@ def run_audit(
         ConfigInvalid: a topic does not exist, no broker answers, or a range is empty.
         JobFailed: Spark failed on the way, or what it wrote is not there to be read.
     """
-    options = dict(request.options)
     written = request.out / "verdict.json"
     written.unlink(missing_ok=True)  # that of an earlier run says nothing about this one
     wanted = find_range(
@@ -153,9 +152,9 @@ def run_audit(
         request.input_topic,
         start=request.start,
         end=request.end,
-        options=options,
+        options=request.options,
     )
-    reported = find_range(spark, request.bootstrap, request.audit_topic, options=options)
+    reported = find_range(spark, request.bootstrap, request.audit_topic, options=request.options)
     with ExitStack() as stack:
         land = request.land
         if land is None:

@@ -159,7 +159,8 @@ def run_rolling(
                 store.merge(rows)
                 write(store.profile(topic, chosen.partition_count))
         except Exception as error:
-            failures.append(error)  # Spark would give it as a text of many lines
+            # Spark would give it as a text of many lines that ends in "Traceback".
+            failures.append(error)
             raise
 
     options = source_options(chosen.bootstrap, topic, chosen.options)

@@ -108,7 +108,8 @@ def test_a_compacted_topic(own_broker, keylane) -> None:
     from tests.integration.conftest import make_topic_factory
 
     own_broker.properties["log.cleaner.backoff.ms"] = "200"
-    own_broker.restart()
+    own_broker.stop()
+    own_broker.start()
     bootstrap = own_broker.bootstrap
     admin = AdminClient({"bootstrap.servers": bootstrap})
     name = make_topic_factory(admin, "compacted")(
