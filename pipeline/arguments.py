@@ -18,14 +18,8 @@ EXIT_BAD: Final = 2
 
 
 def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say where the records are."""
+    """Add the arguments by which Kafka is reached; `--option` may be given several times."""
     parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the brokers")
-    parser.add_argument("--topic", required=True, metavar="NAME")
-    add_option_argument(parser)
-
-
-def add_option_argument(parser: argparse.ArgumentParser) -> None:
-    """Add `--option`, which may be given several times."""
     parser.add_argument(
         "--option",
         action="append",

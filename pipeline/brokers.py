@@ -70,28 +70,23 @@ class SparkTopics(_SparkAdmin):
             raise self._unreachable(cause) from None
         return int(described.get(topic).partitions().size())
 
-    def list_offsets(self, topic: str, wanted: list[str] | list[int]) -> list[int]:
+    def list_offsets(self, topic: str, partition_count: int, place: str | int) -> list[int]:
         """Offsets of partitions 0, 1, ...: earliest, latest, or by time in ms (-1: none)."""
         jvm = self._jvm
         spec = jvm.org.apache.kafka.clients.admin.OffsetSpec
-        asked = jvm.java.util.HashMap()
-        places = [
+        wanted = spec.forTimestamp(place) if isinstance(place, int) else getattr(spec, place)()
+        partitions = [
             jvm.org.apache.kafka.common.TopicPartition(topic, number)
-            for number in range(len(wanted))
+            for number in range(partition_count)
         ]
-        for place, what in zip(places, wanted, strict=True):
-            match what:
-                case "earliest":
-                    asked.put(place, spec.earliest())
-                case "latest":
-                    asked.put(place, spec.latest())
-                case _:
-                    asked.put(place, spec.forTimestamp(what))
+        asked = jvm.java.util.HashMap()
+        for partition in partitions:
+            asked.put(partition, wanted)
         try:
             found = self._admin.listOffsets(asked).all().get()
         except Py4JError as error:
             raise self._unreachable(first_line(error)) from None
-        return [int(found.get(place).offset()) for place in places]
+        return [int(found.get(partition).offset()) for partition in partitions]
 
     def _unreachable(self, cause: str) -> ConfigInvalid:
         if "TimeoutException" in cause:

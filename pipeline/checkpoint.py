@@ -60,16 +60,10 @@ class Migration:
     """The file as it shall be."""
 
 
-def lanes_of_name(topic: str) -> int | None:
-    """Lane count in a lane name such as `orders.lanes-16`; None for other names."""
-    found = LANE_NAME.fullmatch(topic)
-    return int(found["lanes"]) if found is not None else None
-
-
-def physical_topic(topic: str) -> str:
-    """The topic behind a lane name; the name itself where it is none."""
-    found = LANE_NAME.fullmatch(topic)
-    return found["topic"] if found is not None else topic
+def split_lane_name(name: str) -> tuple[str, int | None]:
+    """Topic and lane count in a name such as `orders.lanes-16`; no count in other names."""
+    found = LANE_NAME.fullmatch(name)
+    return (found["topic"], int(found["lanes"])) if found is not None else (name, None)
 
 
 def plan_migration(
@@ -93,8 +87,8 @@ def plan_migration(
     old = parse_offsets(log, from_topic)
     if from_topic != to_topic and any(to_topic in tops for tops in _sources(log).values()):
         raise CheckpointRefused(f"{log.path}: {to_topic} is in it already")
-    before = _layout(from_layout, from_topic, index_count=len(old))
-    after = _layout(to_layout, to_topic, partition_count=before.partition_count)
+    before = _layout(from_layout, from_topic, len(old))
+    after = _layout(to_layout, to_topic, before.partition_count, is_lanes=False)
     if before.partition_count != after.partition_count:
         raise CheckpointRefused(
             f"{from_topic} has {before.partition_count} partitions, {to_topic}"
@@ -228,25 +222,19 @@ def _replace(
 
 
 def _layout(
-    wanted: LaneLayout | int | None,
-    topic: str,
-    *,
-    index_count: int | None = None,
-    partition_count: int | None = None,
+    wanted: LaneLayout | int | None, topic: str, count: int, *, is_lanes: bool = True
 ) -> LaneLayout:
+    """A layout of `count` lanes of all partitions, or partitions."""
     if isinstance(wanted, LaneLayout):
         return wanted
-    lanes = wanted if wanted is not None else lanes_of_name(topic) or 1
+    lanes = wanted if wanted is not None else split_lane_name(topic)[1] or 1
     if not 1 <= lanes <= LANE_COUNT_MAX:
         raise CheckpointRefused(f"{topic}: {lanes} lanes, from 1 to {LANE_COUNT_MAX}")
-    if partition_count is None:
-        assert index_count is not None, "one of the two is given"
-        if index_count % lanes:
-            raise CheckpointRefused(
-                f"{topic}: {index_count} lanes in the checkpoint are no multiple of {lanes}"
-            )
-        partition_count = index_count // lanes
-    return LaneLayout(partition_count=partition_count, lane_count=lanes)
+    if is_lanes and count % lanes:
+        raise CheckpointRefused(
+            f"{topic}: {count} lanes in the checkpoint are no multiple of {lanes}"
+        )
+    return LaneLayout(partition_count=count // lanes if is_lanes else count, lane_count=lanes)
 
 
 def _numbers(folder: Path) -> set[int]:

@@ -43,13 +43,6 @@ def bucket(key_hash: Column | str = "key_hash", bits: int = BUCKET_BITS) -> Colu
     return F.shiftright(_column(key_hash), HASH_BITS - bits).cast("int").alias("bucket")
 
 
-def bucket_start(number: int, bits: int = BUCKET_BITS) -> int:
-    """The first hash of a bucket."""
-    if not 0 <= number < 1 << bits:
-        raise ValueError(f"no bucket {number} of {1 << bits}")
-    return number << (HASH_BITS - bits)
-
-
 def record_bytes(
     key: Column | str = "key",
     value: Column | str = "value",

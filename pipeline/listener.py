@@ -21,7 +21,7 @@ from pyspark.sql.streaming.listener import (
 
 from keylane.errors import KafkaUnavailable
 from keylane.pipeline.brokers import SparkGroupOffsets
-from keylane.pipeline.checkpoint import lanes_of_name, physical_topic
+from keylane.pipeline.checkpoint import split_lane_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,9 +108,10 @@ def physical_minima(
             isinstance(at, int) for at in reported.values()
         ):
             continue
-        count = lanes_of_name(name) or (lanes or {}).get(name, 1)
+        topic, count = split_lane_name(name)
+        count = count or (lanes or {}).get(name, 1)
         partitions = len(reported) // count
-        least = found.setdefault(physical_topic(name), {})
+        least = found.setdefault(topic, {})
         for index, at in reported.items():
             partition = int(index) % partitions
             least[partition] = min(at, least.get(partition, at))

@@ -174,11 +174,19 @@ class KeylaneSource(DataSource):
         return StreamReader(SourceOptions.read(self.options))
 
 
-class BatchReader(DataSourceReader):
-    """Reader of batches: tasks end at offsets that are found before the first one starts."""
+class _LaneReader:
+    """Reader whose tasks have a lane each."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Records of one lane."""
+        return read_lane(partition.value)
+
+
+class BatchReader(_LaneReader, DataSourceReader):
+    """Reader of batches: tasks end at offsets that are found before the first one starts."""
 
     def partitions(self) -> Sequence[InputPartition]:
         """A task per lane."""
@@ -187,16 +195,12 @@ class BatchReader(DataSourceReader):
         end = self._options.place("endingOffsets", self._options.ending, bounds)
         return self._options.tasks(start, end)
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Records of one lane."""
-        return read_lane(partition.value)
 
-
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_LaneReader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Offsets are `{topic: {partition: next offset}}`, the form of Spark's own Kafka source."""
 
     def __init__(self, options: SourceOptions) -> None:
-        self._options = options
+        super().__init__(options)
         self._target: Offsets | None = None
         """Offsets at which `availableNow` ends."""
 
@@ -229,10 +233,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """A task per lane; the lane count is that of this moment."""
         return self._options.tasks(self._numbers(start), self._numbers(end))
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Records of one lane."""
-        return read_lane(partition.value)
 
     def _offsets(self, offsets: Mapping[int, int]) -> dict[str, Any]:
         return {self._options.topic: {str(place): at for place, at in sorted(offsets.items())}}

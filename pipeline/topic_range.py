@@ -67,8 +67,8 @@ def find_range(
     options = dict(options or {})
     with SparkTopics(spark, bootstrap, options) as admin:
         count = admin.count_partitions(topic)
-        first = admin.list_offsets(topic, ["earliest"] * count)
-        last = admin.list_offsets(topic, ["latest"] * count)
+        first = admin.list_offsets(topic, count, "earliest")
+        last = admin.list_offsets(topic, count, "latest")
         starts = _place(admin, topic, "start", start, first, last, first)
         ends = _place(admin, topic, "end", end, first, last, last)
     # A topic is cut at its start while this asks; an end before the start holds nothing.
@@ -152,7 +152,7 @@ def _place(
             f"{name} {text}: expected earliest, latest, a time (2026-11-21T08:00:00Z) or"
             " offsets (0:100,1:250)"
         )
-    found = admin.list_offsets(topic, [time_ms] * len(first))
+    found = admin.list_offsets(topic, len(first), time_ms)
     # Behind the newest record there is no offset of a later time.
     return [end if at < 0 else at for at, end in zip(found, last, strict=True)]
 

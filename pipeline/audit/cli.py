@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from keylane.errors import KeylaneError
 from keylane.pipeline.arguments import (
-    add_option_argument,
+    add_kafka_arguments,
     add_spark_arguments,
     fail,
     read_pairs,
@@ -38,7 +38,7 @@ def add_audit_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser])
         " duplicated, out of order, writes of fenced members, ranges held by two members at once."
         " Exit status 0 clean, 1 findings, 2 inconclusive.",
     )
-    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the brokers")
+    add_kafka_arguments(parser)
     parser.add_argument("--input", required=True, metavar="TOPIC", help="what was processed")
     parser.add_argument("--audit", required=True, metavar="TOPIC", help="the reports")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
@@ -60,7 +60,6 @@ def add_audit_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser])
     parser.add_argument(
         "--land", type=Path, metavar="DIR", help="keep what was read there (default: nowhere)"
     )
-    add_option_argument(parser)
     follow = parser.add_argument_group("while the group runs: coverage as a stream")
     follow.add_argument(
         "--follow", metavar="GROUP", help="report what is lost of what this group has committed"

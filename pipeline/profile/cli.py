@@ -37,6 +37,7 @@ def add_profile_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser
         " Writes profile.json (for `keylane plan`), Parquet files and a picture.",
     )
     add_kafka_arguments(parser)
+    parser.add_argument("--topic", required=True, metavar="NAME")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR")
     place = "earliest, latest, a time (2026-11-21T08:00:00Z) or offsets (0:100,1:250)"
     parser.add_argument("--from", dest="start", default="earliest", metavar="PLACE", help=place)

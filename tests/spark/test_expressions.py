@@ -99,7 +99,7 @@ def test_a_text_is_hashed_as_its_bytes(spark: SparkSession) -> None:
 def test_buckets_are_equal_parts_of_the_hash_space(spark: SparkSession, bits: int) -> None:
     """The first and the last hash of a bucket are in it, also at both ends of the space."""
     last = (1 << bits) - 1
-    starts = [expressions.bucket_start(number, bits) for number in (0, 1, last)]
+    starts = [number << (expressions.HASH_BITS - bits) for number in (0, 1, last)]
     hashes = [*starts, starts[1] - 1, HASH_MAX]
     frame = spark.createDataFrame([(value,) for value in hashes], "key_hash bigint")
 

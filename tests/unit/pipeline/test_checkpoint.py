@@ -13,10 +13,9 @@ from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline.checkpoint import (
     CheckpointRefused,
     apply_migration,
-    lanes_of_name,
-    physical_topic,
     plan_migration,
     plan_offsets,
+    split_lane_name,
 )
 
 METADATA = '{"batchWatermarkMs":0,"conf":{}}'
@@ -172,8 +171,8 @@ def test_a_query_that_went_on_meanwhile_is_not_overwritten(tmp_path: Path) -> No
 
 def test_lane_names() -> None:
     """A lane name has the topic and the count in it; a plain name is the topic."""
-    assert (physical_topic("a.b.lanes-16"), lanes_of_name("a.b.lanes-16")) == ("a.b", 16)
-    assert (physical_topic("a.lanes-0"), lanes_of_name("a.lanes-0")) == ("a.lanes-0", None)
+    assert split_lane_name("a.b.lanes-16") == ("a.b", 16)
+    assert split_lane_name("a.lanes-0") == ("a.lanes-0", None)
 
 
 def test_layouts_may_be_given_apart_from_the_name(tmp_path: Path) -> None:
