@@ -21,7 +21,10 @@ def find_faults(
     """
     by_name = {topic.name: topic for topic in topics}
     by_id = {member.member_id: member for member in members}
-    owners = _owners_of(plan)
+    owners: dict[Lane, list[str]] = {}
+    for member_id in sorted(plan):
+        for lane in plan[member_id]:
+            owners.setdefault(lane, []).append(member_id)
     faults = [f"{member_id} is no member" for member_id in sorted(plan) if member_id not in by_id]
     for lane in sorted(owners):
         topic, index = lane
@@ -40,14 +43,6 @@ def find_faults(
     faults += _find_gaps(owners, members, topics, withheld)
     faults += _find_parts(plan, by_id, by_name, withheld)
     return faults
-
-
-def _owners_of(plan: Mapping[str, Sequence[Lane]]) -> dict[Lane, list[str]]:
-    owners: dict[Lane, list[str]] = {}
-    for member_id in sorted(plan):
-        for lane in plan[member_id]:
-            owners.setdefault(lane, []).append(member_id)
-    return owners
 
 
 def _find_gaps(

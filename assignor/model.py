@@ -65,21 +65,18 @@ class Member:
         """Return whether the member may have a part of a partition of the topic."""
         return self.shares and topic.is_split
 
-    @property
-    def order_key(self) -> tuple[bool, str, str]:
-        """Orders members as Kafka does: static ones first, with their place under any id."""
-        return (self.instance_id is None, self.instance_id or "", self.member_id)
-
 
 def member_order(members: Sequence[Member]) -> list[Member]:
-    """Members in an order that depends on their names, not on how they were listed.
+    """Members in Kafka's order: static ones first, with their place under any id.
 
     Raises:
         ValueError: two members have one id.
     """
     if len({member.member_id for member in members}) != len(members):
         raise ValueError("two members have the same id")
-    return sorted(members, key=lambda member: member.order_key)
+    return sorted(
+        members, key=lambda one: (one.instance_id is None, one.instance_id or "", one.member_id)
+    )
 
 
 def find_owners(members: Sequence[Member]) -> dict[Lane, list[Member]]:

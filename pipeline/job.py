@@ -13,7 +13,7 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from keylane.embedded.resolve import Progress, print_progress
+from keylane.embedded.resolve import Progress
 from keylane.errors import JobFailed, SparkUnavailable
 from keylane.pipeline.needs import check_pyspark, find_jars, find_java_home
 
@@ -37,7 +37,6 @@ def open_session(
     *,
     master: str = DEFAULT_MASTER,
     config: Mapping[str, str] | None = None,
-    progress: Progress = print_progress,
 ) -> SparkSession:
     """Start Spark, or return this process's session. Use it as a context manager, or `stop()` it.
 
@@ -55,7 +54,7 @@ def open_session(
     settings = dict(config or {})
     if SparkSession.getActiveSession() is None:
         if not settings.keys() & {"spark.jars", "spark.jars.packages"}:
-            jars = find_jars(progress=progress)
+            jars = find_jars()
             settings["spark.jars"] = ",".join(str(jar.path) for jar in jars)
         settings = _default_settings(master) | settings
     # Workers must find what this process finds (Spark's default is `python3` on PATH).
@@ -180,7 +179,7 @@ def _default_settings(master: str) -> dict[str, str]:
 
 @contextmanager
 def _launch_environment(master: str) -> Iterator[None]:
-    """JAVA_HOME, and for a local master the loopback address, for as long as Spark starts."""
+    """JAVA_HOME, and for a local master the loopback address, while Spark starts."""
     wanted = {"JAVA_HOME": str(find_java_home())}
     if master.startswith("local"):
         wanted["SPARK_LOCAL_IP"] = LOOPBACK

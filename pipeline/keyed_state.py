@@ -51,7 +51,7 @@ class LaneFold:
     layout: LaneLayout
     fold: Fold
     on_summary: Callable[[int, list[tuple[int, int, int, int]]], None] = lambda _id, _rows: None
-    """Reported the batch and its rows of `SUMMARY_SCHEMA`."""
+    """Called with the number of a batch and its rows of `SUMMARY_SCHEMA`."""
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Fold one micro-batch."""

@@ -24,7 +24,7 @@ from typing import Final
 
 from keylane.embedded.jar_lock import LockedJar, read_lock
 from keylane.embedded.java import find_java
-from keylane.embedded.resolve import Progress, cache_folder, print_progress, resolve_paths
+from keylane.embedded.resolve import cache_folder, resolve_paths
 from keylane.errors import KafkaUnavailable, SparkUnavailable
 from keylane.files import replacing
 
@@ -70,7 +70,7 @@ def check_pyspark() -> None:
         raise SparkUnavailable("pyspark is not installed: pip install 'keylane[spark]'")
 
 
-def find_jars(*, progress: Progress = print_progress) -> list[Jar]:
+def find_jars() -> list[Jar]:
     """Return the jars of the lock; some seconds once, a few ms from then on.
 
     Raises:
@@ -80,7 +80,7 @@ def find_jars(*, progress: Progress = print_progress) -> list[Jar]:
     check_pyspark()
     jars = spark_lock()
     try:
-        paths = resolve_paths(jars, "the Kafka connector of Spark", progress=progress)
+        paths = resolve_paths(jars, "the Kafka connector of Spark")
     except KafkaUnavailable as error:
         raise SparkUnavailable(str(error)) from None
     return [Jar(jar.coordinates, jar.sha256, path) for jar, path in zip(jars, paths, strict=True)]

@@ -76,7 +76,7 @@ class SourceOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
-        """From a reader's options, whose names have lost their case.
+        """Check the options of a reader, whose names have lost their case.
 
         Raises:
             ConfigInvalid: one is missing or cannot be used.
@@ -166,11 +166,11 @@ class KeylaneSource(DataSource):
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        """Of a batch."""
+        """Return the reader of a batch."""
         return BatchReader(SourceOptions.read(self.options))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802
-        """Of a stream."""
+        """Return the reader of a stream."""
         return StreamReader(SourceOptions.read(self.options))
 
 
@@ -210,7 +210,7 @@ class StreamReader(_LaneReader, DataSourceStreamReader, SupportsTriggerAvailable
         return self._offsets(self._options.place("startingOffsets", self._options.starting, bounds))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Of a batch, from `maxRecordsPerTrigger`."""
+        """Return the limit of a batch, from `maxRecordsPerTrigger`."""
         most = self._options.records_max
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 

@@ -6,16 +6,15 @@ The order of calls is that of `reporter`.
 from __future__ import annotations
 
 import asyncio
-import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from keylane.audit.record import GENERATION_UNKNOWN, Message, PlaceOf, ReportBook
-from keylane.audit.reporter import RECORDS_MAX, TIMEOUT_S
+from keylane.audit.reporter import RECORDS_MAX, TIMEOUT_S, now_us
 from keylane.errors import AuditUnwritten
 
 
@@ -34,11 +33,10 @@ class AsyncAuditReporter:
         place_of: PlaceOf,
         records_max: int = RECORDS_MAX,
         timeout_s: float = TIMEOUT_S,
-        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
         **settings: Any,
     ) -> None:
         """`settings` are those of AIOKafkaProducer, such as `security_protocol`."""
-        self._topic, self._timeout_s, self._clock_us = topic, timeout_s, clock_us
+        self._topic, self._timeout_s = topic, timeout_s
         self._records_max = records_max
         self._member = f"{member}/{uuid.uuid4().hex[:8]}"
         self._place_of = place_of
@@ -74,8 +72,7 @@ class AsyncAuditReporter:
 
     async def assigned(self, lanes: Iterable[int], *, generation: int = GENERATION_UNKNOWN) -> None:
         """The member owns `lanes` from now on."""
-        now_us = self._clock_us()
-        await self._write(self._opened.assigned(lanes, now_us=now_us, generation=generation))
+        await self._write(self._opened.assigned(lanes, now_us=now_us(), generation=generation))
 
     async def processed(self, lane: int, offset: int, key: bytes | None) -> None:
         """The work of one record is done; waits while the buffer is full.
@@ -83,11 +80,11 @@ class AsyncAuditReporter:
         Raises:
             AuditUnwritten: an earlier report failed, or the buffer stays full.
         """
-        await self._write([self._opened.processed(lane, offset, key, now_us=self._clock_us())])
+        await self._write([self._opened.processed(lane, offset, key, now_us=now_us())])
 
     async def committed(self, positions: Mapping[int, int]) -> None:
         """The group has confirmed these positions (offset of the next record), by lane."""
-        await self._write(self._opened.committed(positions, now_us=self._clock_us()))
+        await self._write(self._opened.committed(positions, now_us=now_us()))
 
     async def flush(self) -> None:
         """Wait until all that was reported is acknowledged; call it before every commit.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -56,14 +56,13 @@ class AuditReporter:
         place_of: PlaceOf,
         records_max: int = RECORDS_MAX,
         timeout_s: float = TIMEOUT_S,
-        clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         """`settings` are librdkafka's, `bootstrap.servers` at least.
 
         Raises:
             AuditUnwritten: the audit topic does not exist, or no broker answers.
         """
-        self._topic, self._timeout_s, self._clock_us = topic, timeout_s, clock_us
+        self._topic, self._timeout_s = topic, timeout_s
         self._failure: KafkaError | None = None
         self._producer = Producer(
             {
@@ -81,7 +80,7 @@ class AuditReporter:
 
     def assigned(self, lanes: Iterable[int], *, generation: int = GENERATION_UNKNOWN) -> None:
         """The member owns `lanes` from now on."""
-        messages = self._book.assigned(lanes, now_us=self._clock_us(), generation=generation)
+        messages = self._book.assigned(lanes, now_us=now_us(), generation=generation)
         self._write_all(messages)
 
     def processed(self, lane: int, offset: int, key: bytes | None) -> None:
@@ -90,11 +89,11 @@ class AuditReporter:
         Raises:
             AuditUnwritten: an earlier report failed, or the buffer stays full.
         """
-        self._write(self._book.processed(lane, offset, key, now_us=self._clock_us()))
+        self._write(self._book.processed(lane, offset, key, now_us=now_us()))
 
     def committed(self, positions: Mapping[int, int]) -> None:
         """The group has confirmed these positions (offset of the next record), by lane."""
-        self._write_all(self._book.committed(positions, now_us=self._clock_us()))
+        self._write_all(self._book.committed(positions, now_us=now_us()))
 
     def flush(self) -> None:
         """Wait until all that was reported is acknowledged; call it before every commit.
@@ -156,6 +155,11 @@ class AuditReporter:
         if reported.error is not None:
             raise AuditUnwritten(f"{self._topic}: {reported.error.str()}")
         return len(reported.partitions)
+
+
+def now_us() -> int:
+    """Microseconds since 1970."""
+    return time.time_ns() // 1000
 
 
 def generation_of(consumer: Consumer) -> int:

@@ -39,10 +39,9 @@ class OrderProducer:
         rate_per_s: float,
         customers: int,
         codecs: Sequence[str] = CODECS,
-        seed: int = 1,
     ) -> None:
         self._topic, self._rate_per_s, self._customers = topic, rate_per_s, customers
-        self._draw = random.Random(seed)
+        self._draw = random.Random(1)
         self._producers = [_make_producer(bootstrap, codec) for codec in codecs]
         self._numbers = [0] * customers
         self.acknowledged = [0] * customers

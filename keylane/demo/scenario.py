@@ -37,7 +37,6 @@ class Cue(Enum):
     """Actions that concern all of a kind."""
 
     START_PRODUCER = auto()
-    """Orders begin to flow."""
     KILL_PROXY = auto()
     """kill -9 of keylane, and start it again."""
     STOP_PRODUCER = auto()
@@ -67,7 +66,6 @@ class ShowSettings:
     members: int
     """Consumers at the start."""
     kills_proxy: bool
-    """True: there is a proxy to kill."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

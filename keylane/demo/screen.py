@@ -146,6 +146,7 @@ def render_verdict(checks: Sequence[Check]) -> RenderableType:
 def _render_totals(view: ScreenView) -> RenderableType:
     counts = view.counts
     bad = counts.out_of_order + counts.two_at_once
+    again = counts.unexplained + counts.after_commit
     table = Table.grid(padding=(0, 3))
     table.add_row(
         f"produced {view.produced:,}",
@@ -155,15 +156,11 @@ def _render_totals(view: ScreenView) -> RenderableType:
     )
     table.add_row(
         Text(f"{view.keys:,} keys, {bad} out of order", style="red" if bad else "green"),
-        _counted("duplicates", counts.unexplained + counts.after_commit),
+        Text(f"duplicates {again:,}", style="red" if again else "green"),
         Text(f"redelivered after kill {counts.after_kill:,}"),
         Text(f"after a failed commit {counts.after_failed_commit:,}"),
     )
     return table
-
-
-def _counted(name: str, count: int) -> Text:
-    return Text(f"{name} {count:,}", style="red" if count else "green")
 
 
 def _render_members(members: Sequence[MemberView]) -> RenderableType:

@@ -20,7 +20,7 @@ from keylane.embedded.node import (
     build_properties,
 )
 from keylane.embedded.ports import find_free_port
-from keylane.embedded.resolve import Progress, print_progress, resolve_class_path
+from keylane.embedded.resolve import resolve_class_path
 from keylane.errors import KafkaUnavailable
 
 READY_TIMEOUT_S: Final = 90.0
@@ -48,7 +48,6 @@ class EmbeddedKafka:
         properties: Mapping[str, str] | None = None,
         listeners: Mapping[str, str] | None = None,
         heap_mb: int = HEAP_MB,
-        progress: Progress = print_progress,
     ) -> None:
         """Plan the cluster; `port` is the first node's (0: a free one), `properties` win.
 
@@ -57,7 +56,7 @@ class EmbeddedKafka:
         self.folder = Path(folder).absolute()
         self._lock = FolderLock(self.folder)
         self.properties = dict(properties or {})
-        self._progress, self._heap_mb = progress, heap_mb
+        self._heap_mb = heap_mb
         self._settings = [
             NodeSettings(
                 node_id=node_id,
@@ -87,7 +86,7 @@ class EmbeddedKafka:
             if each.name == listener
         )
 
-    def start(self, *, timeout_s: float = READY_TIMEOUT_S) -> Self:
+    def start(self) -> Self:
         """Start the nodes that do not run, and wait until all of them serve.
 
         Raises:
@@ -100,7 +99,7 @@ class EmbeddedKafka:
             stopped = [node for node in self.nodes if not node.running]
             for node in stopped:
                 node.launch()
-            deadline_s = time.monotonic() + timeout_s
+            deadline_s = time.monotonic() + READY_TIMEOUT_S
             for node in stopped:
                 node.await_ready(deadline_s)
         except BaseException:  # KafkaUnavailable or Ctrl-C: leave nothing running
@@ -139,7 +138,7 @@ class EmbeddedKafka:
         """Resolve the jars and format the folders; nothing to do from the second start on."""
         if self.nodes:
             return
-        class_path = resolve_class_path(progress=self._progress)
+        class_path = resolve_class_path()
         nodes = [
             KafkaNode(settings, class_path=class_path, heap_mb=self._heap_mb, lock=self._lock)
             for settings in self._settings

@@ -138,11 +138,11 @@ class GuardedChild:
             self.stop()  # the guard, too, is about to end: wait for it
         return self._guard is None
 
-    def log_tail(self, line_count: int = TAIL_LINES) -> str:
+    def log_tail(self) -> str:
         """The last lines of what the child printed."""
         try:
             with open(self._log_path, errors="replace") as log:
-                return "".join(deque(log, maxlen=line_count))
+                return "".join(deque(log, maxlen=TAIL_LINES))
         except FileNotFoundError:
             return "(it printed nothing)"
 

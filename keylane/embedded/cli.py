@@ -37,7 +37,7 @@ def add_kafka_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
 
 
 def run_kafka(args: argparse.Namespace) -> int:
-    """Run until SIGINT or SIGTERM. Exit 0 after a clean stop, 1 when Kafka did not start."""
+    """Run until SIGINT or SIGTERM; 0 after a clean stop, 1 when Kafka did not start or ended."""
     properties = dict(_split_property(args.parser, text) for text in args.property)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     kafka = EmbeddedKafka(
@@ -51,19 +51,14 @@ def run_kafka(args: argparse.Namespace) -> int:
         with kafka:
             print(f"Kafka {KAFKA_VERSION} ready on {kafka.bootstrap}", flush=True)
             print(f"data and logs in {kafka.folder}; Ctrl-C stops it", flush=True)
-            return _wait(kafka)
+            ended = kafka.wait_any()
+            print(f"keylane: Kafka on {ended.address} ended:\n{ended.log_tail()}", file=sys.stderr)
+            return 1
     except KafkaUnavailable as error:
         print(f"keylane: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 0
-
-
-def _wait(kafka: EmbeddedKafka) -> int:
-    """Return when a node ends by itself; Ctrl-C leaves by KeyboardInterrupt."""
-    ended = kafka.wait_any()
-    print(f"keylane: Kafka on {ended.address} ended:\n{ended.log_tail()}", file=sys.stderr)
-    return 1
 
 
 def _split_property(parser: argparse.ArgumentParser, text: str) -> tuple[str, str]:

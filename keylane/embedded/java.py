@@ -156,14 +156,12 @@ def run_java_tool(
     return done
 
 
-def start_java_tool(
-    name: str, *args: str | Path, jvm_args: Sequence[str] = TOOL_JVM_ARGS
-) -> subprocess.Popen[str]:
+def start_java_tool(name: str, *args: str | Path) -> subprocess.Popen[str]:
     """Start a tool with pipes on stdin and stdout; the caller reads its output and ends it.
 
     Its stderr is the caller's own: a pipe without a reader would stop the tool once full.
     """
-    command = java_command(resolve_class_path(), name, *map(str, args), jvm_args=jvm_args)
+    command = java_command(resolve_class_path(), name, *map(str, args))
     return subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

@@ -74,7 +74,7 @@ class _Block:
 
 
 class _Ports:
-    """Of this process."""
+    """Blocks of this process."""
 
     def __init__(self) -> None:
         self.reset()
@@ -118,16 +118,13 @@ def _firsts() -> list[int]:
 
     A seeded generator would have parallel test runs try the same ones one after the other.
     """
-    end = max(FIRST_PORT + 1000, _first_outgoing_port())
+    outgoing = LAST_PORT_FALLBACK + 1
+    if _RANGE_FILE.exists():
+        outgoing = int(_RANGE_FILE.read_text().split()[0])
+    end = max(FIRST_PORT + 1000, outgoing)
     firsts = list(range(FIRST_PORT, end - BLOCK_PORTS + 1, BLOCK_PORTS))
     random.SystemRandom().shuffle(firsts)
     return firsts
-
-
-def _first_outgoing_port() -> int:
-    if _RANGE_FILE.exists():
-        return int(_RANGE_FILE.read_text().split()[0])
-    return LAST_PORT_FALLBACK + 1
 
 
 _PORTS: Final = _Ports()

@@ -55,22 +55,17 @@ def kafka_lock() -> tuple[LockedJar, ...]:
     return read_lock("keylane.embedded")
 
 
-def resolve_class_path(
-    jars: Sequence[LockedJar] | None = None, *, progress: Progress = print_progress
-) -> str:
+def resolve_class_path(jars: Sequence[LockedJar] | None = None) -> str:
     """Class path of the locked `jars` (None: Kafka's); 5-10 s once, some 40 ms from then on.
 
     Raises:
         KafkaUnavailable: as `resolve_paths`.
     """
     jars = kafka_lock() if jars is None else jars
-    name = f"Kafka {KAFKA_VERSION}"
-    return os.pathsep.join(map(str, resolve_paths(jars, name, progress=progress)))
+    return os.pathsep.join(map(str, resolve_paths(jars, f"Kafka {KAFKA_VERSION}")))
 
 
-def resolve_paths(
-    jars: Sequence[LockedJar], name: str, *, progress: Progress = print_progress
-) -> list[Path]:
+def resolve_paths(jars: Sequence[LockedJar], name: str) -> list[Path]:
     """The files of `jars`, each with the sum of its lock; `name` stands in progress lines.
 
     Safe to call from many processes at a time: one fetches, the others wait for it.
@@ -86,7 +81,7 @@ def resolve_paths(
         with hold_lock(listing.with_suffix(".lock")):
             paths = _known_paths(listing, jars)
             if paths is None:
-                paths = _fetch_all(jars, name, progress)
+                paths = _fetch_all(jars, name)
                 _remember(listing, jars, paths)
     try:
         for jar, path in zip(jars, paths, strict=True):
@@ -119,9 +114,9 @@ def _remember(listing: Path, jars: Sequence[LockedJar], paths: Sequence[Path]) -
         partial.write_text(json.dumps(known), encoding="utf-8")
 
 
-def _fetch_all(jars: Sequence[LockedJar], name: str, progress: Progress) -> list[Path]:
+def _fetch_all(jars: Sequence[LockedJar], name: str) -> list[Path]:
     """Fetch what the local repository lacks; paths in the order of `jars`."""
-    progress(f"keylane: fetching {name} (once)")
+    print_progress(f"keylane: fetching {name} (once)")
     context = open_maven()
     with ThreadPoolExecutor(DOWNLOAD_THREADS) as pool:
         tasks = [pool.submit(_fetch, jar, context) for jar in jars]
@@ -129,10 +124,10 @@ def _fetch_all(jars: Sequence[LockedJar], name: str, progress: Progress) -> list
             for done_count, task in enumerate(as_completed(tasks), start=1):
                 task.result()
                 if done_count % 10 == 0 or done_count == len(tasks):
-                    progress(f"keylane: {name}: {done_count} of {len(tasks)} files")
+                    print_progress(f"keylane: {name}: {done_count} of {len(tasks)} files")
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
-            progress("")
+            print_progress("")
     return [task.result() for task in tasks]
 
 

@@ -24,7 +24,7 @@ BUSIEST_COLOR: Final = "#c8553d"
 CUT_COLOR: Final = "#333333"
 
 
-def draw_load(profile: LoadProfile, plan: RangePlan | None = None) -> Figure:
+def draw_load(profile: LoadProfile, plan: RangePlan) -> Figure:
     """A row per partition: bytes over the hash space, cuts as lines, the busiest lane marked."""
     from matplotlib.figure import Figure
 
@@ -40,10 +40,10 @@ def draw_load(profile: LoadProfile, plan: RangePlan | None = None) -> Figure:
     return figure
 
 
-def save_picture(figure: Figure, folder: Path, stem: str = "load") -> list[Path]:
+def save_picture(figure: Figure, folder: Path) -> list[Path]:
     """Write PNG and SVG; the paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{stem}.png", folder / f"{stem}.svg"]
+    paths = [folder / "load.png", folder / "load.svg"]
     for path in paths:
         # No date in the file: the same profile gives the same bytes.
         stamp = {"Date": None} if path.suffix == ".svg" else {}
@@ -51,7 +51,7 @@ def save_picture(figure: Figure, folder: Path, stem: str = "load") -> list[Path]
     return paths
 
 
-def _draw_partition(axis: Any, profile: LoadProfile, number: int, plan: RangePlan | None) -> None:
+def _draw_partition(axis: Any, profile: LoadProfile, number: int, plan: RangePlan) -> None:
     load = profile.partitions[number].size_bytes
     bars = _summed(load, min(BARS, profile.bucket_count))
     places = [place / len(bars) for place in range(len(bars))]
@@ -61,8 +61,6 @@ def _draw_partition(axis: Any, profile: LoadProfile, number: int, plan: RangePla
     axis.tick_params(labelsize=7)
     axis.set_xlim(0, 1)
     axis.margins(y=0.1)
-    if plan is None:
-        return
     cuts = plan.cuts[number]
     for cut in cuts:
         axis.axvline(cut / HASH_MAX, color=CUT_COLOR, linewidth=0.7)
@@ -83,12 +81,12 @@ def _draw_partition(axis: Any, profile: LoadProfile, number: int, plan: RangePla
     )
 
 
-def _title(profile: LoadProfile, plan: RangePlan | None, shown: int) -> str:
+def _title(profile: LoadProfile, plan: RangePlan, shown: int) -> str:
     count = len(profile.partitions)
     rest = f" (the {shown} heaviest of {count} partitions)" if shown < count else ""
-    lanes = "" if plan is None else f", {plan.lane_count} lanes per partition"
     return (
-        f"{profile.topic}: {profile.records:,} records, {profile.size_bytes:,} bytes{lanes}{rest}"
+        f"{profile.topic}: {profile.records:,} records, {profile.size_bytes:,} bytes,"
+        f" {plan.lane_count} lanes per partition{rest}"
     )
 
 

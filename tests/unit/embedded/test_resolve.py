@@ -47,10 +47,6 @@ def test_settings_without_mirrors_have_none() -> None:
     assert read_central_mirror("<settings/>") is None
 
 
-def quiet(text: str) -> None:
-    """Drop the progress."""
-
-
 def make_jar(path: Path, content: str) -> LockedJar:
     """A jar at `path`, and its lock."""
     with zipfile.ZipFile(path, "w") as jar:
@@ -89,8 +85,8 @@ def test_jars_are_fetched_once_and_checked_each_time(repository: Repository) -> 
     """In the order of the lock; what the cache remembers is only where they are."""
     wanted = [repository.path(jar) for jar in repository.jars]
 
-    first = resolve_class_path(repository.jars, progress=quiet)
-    second = resolve_class_path(repository.jars, progress=quiet)
+    first = resolve_class_path(repository.jars)
+    second = resolve_class_path(repository.jars)
 
     assert first == second == os.pathsep.join(map(str, wanted))
     assert repository.fetched == [jar.coordinates for jar in repository.jars]
@@ -101,13 +97,13 @@ def test_a_jar_with_another_sum_is_refused(repository: Repository, is_known: boo
     """Whether it comes from a repository or lies in a cache; the error names both sums."""
     jar = repository.jars[1]
     if is_known:
-        resolve_paths(repository.jars, "test", progress=quiet)
+        resolve_paths(repository.jars, "test")
     data = bytearray(repository.path(jar).read_bytes())
     data[40] ^= 1  # of the same size, and still a zip file
     repository.path(jar).write_bytes(data)
 
     with pytest.raises(KafkaUnavailable) as caught:
-        resolve_paths(repository.jars, "test", progress=quiet)
+        resolve_paths(repository.jars, "test")
 
     text = str(caught.value)
     assert zipfile.is_zipfile(repository.path(jar))
@@ -125,12 +121,12 @@ def test_a_jar_of_another_size_is_refused(repository: Repository) -> None:
     with pytest.raises(
         KafkaUnavailable, match=f"expected {jar.size_bytes} bytes, got {jar.size_bytes + 4} bytes"
     ):
-        resolve_paths(repository.jars, "test", progress=quiet)
+        resolve_paths(repository.jars, "test")
 
 
 def test_a_cache_that_names_another_file_is_not_believed(repository: Repository) -> None:
     """What it remembers can be written by others: the file's own sum counts."""
-    resolve_paths(repository.jars, "test", progress=quiet)
+    resolve_paths(repository.jars, "test")
     listing = cache_folder() / "jars.json"
     stranger = repository.folder / "stranger.jar"
     make_jar(stranger, "oops")
@@ -138,7 +134,7 @@ def test_a_cache_that_names_another_file_is_not_believed(repository: Repository)
     listing.write_text(json.dumps(known), encoding="utf-8")
 
     with pytest.raises(KafkaUnavailable, match="is not run"):
-        resolve_paths(repository.jars, "test", progress=quiet)
+        resolve_paths(repository.jars, "test")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"a": 1}', "{", '"x"'])
@@ -147,21 +143,21 @@ def test_a_damaged_cache_is_made_anew(repository: Repository, text: str) -> None
     cache_folder().mkdir(parents=True)
     (cache_folder() / "jars.json").write_text(text, encoding="utf-8")
 
-    paths = resolve_paths(repository.jars, "test", progress=quiet)
+    paths = resolve_paths(repository.jars, "test")
 
     assert paths == [repository.path(jar) for jar in repository.jars]
 
 
 def test_a_jar_that_is_gone_is_fetched_again(repository: Repository) -> None:
     """A user may delete a file that was refused."""
-    resolve_paths(repository.jars, "test", progress=quiet)
+    resolve_paths(repository.jars, "test")
     repository.path(repository.jars[0]).rename(repository.folder / "moved.jar")
     moved = repository.folder / "moved.jar"
     repository.path = lambda jar: (  # type: ignore[method-assign]
         moved if jar == repository.jars[0] else repository.folder / "two.jar"
     )
 
-    paths = resolve_paths(repository.jars, "test", progress=quiet)
+    paths = resolve_paths(repository.jars, "test")
 
     assert paths[0] == moved
     assert len(repository.fetched) == 4

@@ -18,10 +18,6 @@ from keylane.pipeline.arguments import read_pairs
 from keylane.pipeline.needs import find_jars, spark_lock
 
 
-def quiet(text: str) -> None:
-    """Drop the progress."""
-
-
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Files in place of Maven: coordinates to paths, and a lock that names their sums."""
@@ -43,9 +39,9 @@ def test_jars_are_those_of_the_lock(
     repository: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing else is looked for; the second session finds what the first fetched."""
-    first = find_jars(progress=quiet)
+    first = find_jars()
     monkeypatch.setattr(resolve, "_fetch", lambda jar, context: pytest.fail("fetched again"))
-    second = find_jars(progress=quiet)
+    second = find_jars()
 
     assert [(jar.coordinates, jar.path) for jar in first] == list(repository.items())
     assert second == first
@@ -53,11 +49,11 @@ def test_jars_are_those_of_the_lock(
 
 def test_a_changed_jar_is_refused(repository: dict[str, Path]) -> None:
     """Also when it was right before; the error is of Spark's kind."""
-    first = find_jars(progress=quiet)
+    first = find_jars()
     first[0].path.write_text(first[0].coordinates.swapcase())
 
     with pytest.raises(SparkUnavailable, match=r"expected sha256 .*, got sha256 .*Delete the file"):
-        find_jars(progress=quiet)
+        find_jars()
 
 
 def test_the_command_lists_and_copies(
