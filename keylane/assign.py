@@ -24,7 +24,7 @@ PARTITIONS_MAX: Final = 100_000
 LANES_MAX: Final = 2_000_000
 """Lanes of all topics together: some seconds of planning."""
 LANES_PER_MEMBER: Final = 4
-"""Lanes that a member finds, when none say how many: enough to differ by a quarter at most."""
+"""Lanes per member where `lanes` is left out: enough to differ by a quarter at most."""
 _PLAIN: Final[dict[str, Strategy]] = {"round-robin": ROUND_ROBIN, "range": RANGE}
 
 Assignment = dict[str, dict[tuple[str, int], tuple[KeyRange, ...]]]
@@ -43,7 +43,7 @@ def assign(
     """Deal out every partition of the topics to the members, whole or in key ranges.
 
     topics   partition count by topic name
-    members  how many, or their names, or `Member`s that say topics, owned lanes, rack, opt-out
+    members  their count, their names, or `Member`s with topics, owned lanes, rack, opt-out
     strategy `round-robin` and `range` cut a partition evenly by its members (for topics with
              fewer partitions than members); `sticky-load` deals out lanes by their load
     lanes    lanes per partition for `sticky-load`; by default 4 per member or 16, if that is more

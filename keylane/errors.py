@@ -219,7 +219,7 @@ class SettingsUnsaved(KeylaneError):
         self.is_unknown = is_unknown
 
 
-class ApplyRefused(KeylaneError):
-    """A control port did not take what it was sent; the text is its answer."""
+class ControlRefused(KeylaneError):
+    """A control port refused a request, or gave no answer; the text is its answer, or the cause."""
 
     error_code = 42  # INVALID_REQUEST

@@ -49,7 +49,7 @@ class Watched:
         return spawn(self._again(make, name), name)
 
     def lines(self) -> list[str]:
-        """A line for each task that does not run now."""
+        """Return a line for each task that does not run now."""
         return [f"restarting: {name}, after an error" for name in sorted(self.resting)]
 
     async def _again(self, make: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -73,7 +73,7 @@ class Watched:
 
 
 def running_count() -> int:
-    """Number of tasks that were started here and have not ended."""
+    """Return the number of tasks that were started here and have not ended."""
     return len(_running)
 
 

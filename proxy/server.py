@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final
 
 from keylane.config.node import ProxyConfig, split_address
-from keylane.errors import ConfigInvalid, KeylaneError
+from keylane.errors import BrokerUnreachable, ConfigInvalid, KeylaneError
 from keylane.kernel.warmup import warm_up
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.cluster.cluster import Broker
@@ -79,9 +79,7 @@ class ProxyServer:
         keep_freed_memory()
         self._parts.files.watch(asyncio.get_running_loop())
         warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
-        port = await self._listen(
-            None, split_address(self.config.listen)[1], self._parts.dialer.any_broker
-        )
+        port = await self._listen(None, split_address(self.config.listen)[1], self._connect_any)
         self._shared.bootstrap = self.config.advertised_bootstrap(port)
         await self._cluster.start()
         await self._parts.group_start.start()
@@ -101,7 +99,7 @@ class ProxyServer:
             await expect_rights(self._cluster)
             # Last: from now on the others send clients here.
             await self._nodes.start(self._shared.groups.partition_count)
-        spawn(advise(self._cluster, own_principals(self.config)), "advice about rights")
+        spawn(advise(self._cluster.request, own_principals(self.config)), "advice about rights")
         self.health.serves()
 
     async def stop(self) -> None:
@@ -130,7 +128,7 @@ class ProxyServer:
 
     # Other nodes.
     def _fail(self, error: KeylaneError) -> None:
-        """Groups are served by others by now, or cannot be: this node has to end."""
+        """End the node: its groups are served by others, or cannot be served."""
         if not self.failure.done():
             self.failure.set_result(error)
 
@@ -147,7 +145,7 @@ class ProxyServer:
     async def _bind_broker(self, broker_id: int) -> tuple[str, int]:
         """Listen for a broker. Raises: ConfigInvalid."""
         wanted = self.config.broker_port(broker_id)
-        port = await self._listen(broker_id, wanted, lambda: self._parts.dialer.broker(broker_id))
+        port = await self._listen(broker_id, wanted, lambda: self._connect_broker(broker_id))
         try:
             address = self._advertised(broker_id, port)
         except ConfigInvalid:
@@ -187,6 +185,38 @@ class ProxyServer:
         bound: int = server.sockets[0].getsockname()[1]
         return bound
 
+    # Connections to brokers: each is paired with one of a client's own.
+    async def _connect_any(self) -> UpstreamLink:
+        """Connect to a bootstrap address, or known broker, that answers; else to any.
+
+        A broker that hangs takes connections: a client that was paired with it would find
+        nothing else behind the one address that it knows. Raises: BrokerUnreachable.
+        """
+        return await self._connect(await self._cluster.links.awake_first())
+
+    async def _connect_broker(self, node_id: int) -> UpstreamLink:
+        """Connect to one broker, where it is now. Raises: BrokerUnreachable."""
+        broker = self._cluster.brokers[node_id]
+        return await self._connect([(broker.host, broker.port)])
+
+    async def _connect(self, addresses: list[tuple[str, int]]) -> UpstreamLink:
+        """Connect to the first of these that can be reached; log the others."""
+        links, reasons = self._cluster.links, []
+        for host, port in addresses:
+            opening = UpstreamLink.open(
+                host,
+                port,
+                response_bytes_max=self.config.response_bytes_max,
+                tls=self._security.upstream,
+            )
+            try:
+                return await links.reach.watch(host, port, opening)
+            except BrokerUnreachable as error:
+                reasons.append(str(error))
+        for host, port in addresses:
+            links.reach.turn_away(host, port)
+        raise BrokerUnreachable("; ".join(reasons))
+
     def _accept(self, connect: Connect) -> ClientSession:
         return ClientSession(
             connect=connect,
@@ -199,7 +229,7 @@ class ProxyServer:
         )
 
     def _age_s_max(self) -> float:
-        """Return when a connection made now is to end, in seconds: not all at once."""
+        """Return the age in seconds at which a new connection ends: not all end at once."""
         age_s = self.config.connection_max_age_s
         return age_s * random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER) if age_s else math.inf
 

@@ -24,9 +24,8 @@ from keylane.offsets.state import OffsetState
 from keylane.proxy import apis
 from keylane.proxy.apis import ROUTES
 from keylane.proxy.apis.shared.treatments import NOT_SERVED, TREATMENTS
-from keylane.proxy.control.group_gauges import GroupGauges
+from keylane.proxy.control.gauges import GroupGauges, NodeGauges
 from keylane.proxy.control.metrics import build_info
-from keylane.proxy.control.node_gauges import NodeGauges
 from keylane.proxy.runtime.stats import ProxyStats, Sample
 from keylane.proxy.startup.control_setup import Upkeep
 from keylane.tasks import Watched

@@ -14,7 +14,7 @@ from keylane.offsets.positions import PositionMap
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.values import Position
-from keylane.proxy.control.group_gauges import GroupGauges
+from keylane.proxy.control.gauges import GroupGauges
 from keylane.proxy.control.metrics import Exposition
 from keylane.proxy.runtime.stats import ProxyStats
 

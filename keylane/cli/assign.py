@@ -1,4 +1,6 @@
-"""`keylane assign`: key ranges of members, as a table, JSON, YAML or one pod per member.
+"""`keylane assign`: key ranges of members, printed, in pods, or applied to a running proxy.
+
+Source: docs/control-api.md.
 
 Exit codes: 0 done, 1 failed, 2 bad arguments.
 """
@@ -11,25 +13,32 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from keylane.assign import STRATEGY_NAMES, Assignment, assign, name_members
-from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan
-from keylane.cli.assign_apply import apply_plan
-from keylane.cli.control_client import ControlTrust, add_trust_arguments
-from keylane.errors import ApplyRefused, ConfigInvalid, KafkaUnavailable
-from keylane.files import load_file
+from keylane.cli.control_client import (
+    ControlTrust,
+    add_trust_arguments,
+    ask_control,
+    control_request,
+)
+from keylane.cli.describe import align
+from keylane.cli.plan import load_range_plan
+from keylane.errors import ConfigInvalid, ControlRefused, KafkaUnavailable
 from keylane.keyrange.space import KeyRange
 
 ASK_TIMEOUT_MS: Final = 10_000
 """Half of aiokafka's default is enough to say that no broker answers."""
+APPLY_TIMEOUT_S: Final = 60.0
 POD_NAME_MAX: Final = 253
 """Kubernetes' bound on the name of an object (RFC 1123 subdomain)."""
 STDOUT: Final = "-"
+Entries = Sequence[Mapping[str, Any]]
+"""Parts of a client: topic, partition, ranges, as the control port has them."""
 
 
 def add_assign_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -91,7 +100,7 @@ def run_assign(args: argparse.Namespace) -> int:
     """
     parser: argparse.ArgumentParser = args.parser
     try:
-        plans = [_load_plan(path) for path in args.load]
+        plans = [load_range_plan("--load", path) for path in args.load]
         topics = _count_partitions(args)
         assignment = assign(
             topics,
@@ -109,15 +118,55 @@ def run_assign(args: argparse.Namespace) -> int:
             return 0
     except ConfigInvalid as error:
         parser.error(str(error))  # one line on stderr, exit 2
-    except (ApplyRefused, KafkaUnavailable, OSError) as error:
+    except (ControlRefused, KafkaUnavailable, OSError) as error:
         sys.stderr.write(f"keylane: {error}\n")
         return 1
     sys.stdout.write(render(assignment, args.output, args.strategy))
     return 0
 
 
+def apply_plan(
+    control: str,
+    planned: Mapping[str, Entries],
+    topics: Collection[str],
+    trust: ControlTrust,
+) -> str:
+    """Assign the members' parts of `topics` as planned, all at once; return a line about it.
+
+    The plan deals out these topics whole, so no other client keeps a part of them. What clients
+    have of other topics stays.
+
+    Raises: ControlRefused, with the proxy's words; ConfigInvalid (files of `trust`).
+    """
+    path = "/assignments"
+    tag, reported = ask_control(control_request(control, path), trust, timeout_s=APPLY_TIMEOUT_S)
+    changes = plan_changes(reported["assignments"], planned, topics)
+    body = json.dumps({"assignments": changes}).encode()
+    headers = {"Content-Type": "application/json", "If-Match": tag}
+    patch = control_request(control, path, data=body, headers=headers, method="PATCH")
+    _, reported = ask_control(patch, trust, timeout_s=APPLY_TIMEOUT_S)
+    others = sorted(changes.keys() - planned.keys())
+    lost = f"; taken from {', '.join(others)}" if others else ""
+    return f"version {reported['version']}: {len(planned)} clients on {control}{lost}"
+
+
+def plan_changes(
+    before: Mapping[str, Entries], planned: Mapping[str, Entries], topics: Collection[str]
+) -> dict[str, Entries | None]:
+    """Return the assignments to set, or to delete (None), by client id."""
+    changes: dict[str, Entries | None] = {}
+    for client, parts in before.items():
+        kept = [part for part in parts if part["topic"] not in topics]
+        if client not in planned and len(kept) < len(parts):
+            changes[client] = kept or None
+    for member, parts in planned.items():
+        kept = [part for part in before.get(member, ()) if part["topic"] not in topics]
+        changes[member] = [*kept, *parts]
+    return changes
+
+
 def render(assignment: Assignment, form: str, strategy: str) -> str:
-    """The assignment as text. Hashes are decimal strings where a reader may take a double."""
+    """Return the assignment as text. Hashes are strings where a reader may take a double."""
     if form == "table":
         return _render_table(assignment)
     document = {
@@ -132,7 +181,7 @@ def render(assignment: Assignment, form: str, strategy: str) -> str:
 
 
 def build_pods(assignment: Assignment) -> dict[str, dict[str, Any]]:
-    """A ConfigMap per member, by its name; `envFrom` makes environment variables of it.
+    """Return a ConfigMap per member, by its name; `envFrom` makes environment variables of it.
 
     KEYLANE_CLIENT_ID is the member; KEYLANE_PARTITIONS what a stock client hands to `assign()`;
     KEYLANE_ASSIGNMENT the key ranges, as `-o json` has them.
@@ -167,22 +216,16 @@ def _entries(parts: Mapping[tuple[str, int], Sequence[KeyRange]]) -> list[dict[s
 def _render_table(assignment: Assignment) -> str:
     rows = [("MEMBER", "TOPIC", "PARTITION", "KEY RANGES")]
     for member, parts in assignment.items():
-        shown = [
-            (topic, str(partition), ", ".join(f"[{p.lo}, {p.hi}]" for p in ranges) or "whole")
-            for (topic, partition), ranges in parts.items()
-        ]
-        for topic, partition, ranges in shown or [("-", "-", "nothing")]:
-            rows.append((member, topic, partition, ranges))
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip()
-        for row in rows
-    ]
-    return "\n".join(lines) + "\n"
+        if not parts:
+            rows.append((member, "-", "-", "nothing"))
+        for (topic, partition), ranges in parts.items():
+            shown = ", ".join(f"[{part.lo}, {part.hi}]" for part in ranges) or "whole"
+            rows.append((member, topic, str(partition), shown))
+    return "".join(f"{line}\n" for line in align(rows))
 
 
 def _pod_name(member: str, taken: Mapping[str, object]) -> str:
-    """A name that Kubernetes accepts; two members never come to one."""
+    """Return a name that Kubernetes accepts; two members never come to one."""
     name = re.sub(r"[^a-z0-9]+", "-", member.lower()).strip("-")
     if f"keylane-{name}" in taken or name != member or len(name) > POD_NAME_MAX - 8:
         digest = hashlib.sha256(member.encode()).hexdigest()[:8]
@@ -201,13 +244,6 @@ def _write_pods(folder: str, assignment: Assignment) -> int:
         (path / f"{name}.yaml").write_text(yaml.safe_dump(pod, sort_keys=False), encoding="utf-8")
     sys.stdout.write(f"{len(pods)} ConfigMaps in {path}\n")
     return 0
-
-
-def _load_plan(path: Path) -> RangePlan:
-    try:
-        return load_file(path, read_plan, PLAN_BYTES_MAX)
-    except ConfigInvalid as error:
-        raise ConfigInvalid(f"--load {error}") from None
 
 
 def _count_partitions(args: argparse.Namespace) -> dict[str, int]:

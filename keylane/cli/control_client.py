@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import ssl
@@ -15,10 +16,10 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-from keylane.errors import ConfigInvalid
+from keylane.errors import ConfigInvalid, ControlRefused
 
 TOKEN_VARIABLE: Final = "KEYLANE_CONTROL_TOKEN"  # noqa: S105 - the variable's name
-"""The token to show; a flag would be seen by everybody on the machine."""
+"""The token to show; a flag would be visible to all users of the machine."""
 CA_VARIABLE: Final = "KEYLANE_CONTROL_CA"
 CERTIFICATE_VARIABLE: Final = "KEYLANE_CONTROL_CLIENT_CERTIFICATE"
 KEY_VARIABLE: Final = "KEYLANE_CONTROL_CLIENT_KEY"
@@ -26,6 +27,7 @@ HOSTS_VARIABLE: Final = "KEYLANE_CONTROL_HOSTS"
 """Hosts that may be shown the token and the certificate, separated by commas."""
 REFUSED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 SCHEMES: Final = frozenset({"http", "https"})
+ANSWER_BYTES_MAX: Final = 1024**3
 LEADS_MAX: Final = 5
 """Nodes know each other: one leads to the one that serves a group, and that answers."""
 HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:]+")
@@ -106,7 +108,7 @@ def control_request(
     headers: Mapping[str, str] | None = None,
     method: str | None = None,
 ) -> Request:
-    """A request to `control`, http unless it says https://. Raises: ConfigInvalid."""
+    """Make a request to `control`, by http unless that has https://. Raises: ConfigInvalid."""
     scheme, separator, address = control.partition("://")
     if not separator:
         scheme, address = "http", control
@@ -121,7 +123,7 @@ def control_request(
 
 
 def open_control(request: Request, trust: ControlTrust, *, timeout_s: float) -> HTTPResponse:
-    """The answer, of the node to which others lead.
+    """Return the answer of the node to which others lead.
 
     A host that `trust` does not name, and that is not the request's own, is asked without the
     token and the certificate.
@@ -151,6 +153,31 @@ def open_control(request: Request, trust: ControlTrust, *, timeout_s: float) -> 
             if is_named or request.type != "https":
                 raise
             raise URLError(f"{error}; {_not_named(request)}") from None
+
+
+def ask_control(request: Request, trust: ControlTrust, *, timeout_s: float) -> tuple[str, Any]:
+    """Return the ETag and the document of an answer.
+
+    Raises: ControlRefused, with the control port's words; ConfigInvalid (files of `trust`).
+    """
+    try:
+        with open_control(request, trust, timeout_s=timeout_s) as answer:
+            return answer.headers.get("ETag", ""), json.loads(answer.read(ANSWER_BYTES_MAX))
+    except HTTPError as error:
+        with error:
+            raise ControlRefused(_problem(error.read(ANSWER_BYTES_MAX))) from None
+    except (OSError, ValueError) as error:
+        raise ControlRefused(f"{request.host}: {error}") from None
+
+
+def _problem(body: bytes) -> str:
+    """Return the text of a problem document; the body itself when it is none."""
+    try:
+        problem = json.loads(body)
+        place = f"{problem['field']}: " if problem.get("field") else ""
+        return f"{problem['title']}: {place}{problem['detail']}"
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return body[:200].decode(errors="replace")
 
 
 def _not_named(request: Request) -> str:

@@ -8,19 +8,18 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 
 from keylane.cli.control_client import (
     ControlTrust,
     add_trust_arguments,
+    ask_control,
     control_request,
-    open_control,
 )
-from keylane.errors import ConfigInvalid
+from keylane.errors import ConfigInvalid, ControlRefused
 
 TIMEOUT_S: Final = 30.0
 MEMBER_COLUMNS: Final = ("MEMBER", "HOST", "LANES", "LAG", "BYTES/S", "GAINED", "LOST")
@@ -45,22 +44,16 @@ def run_describe(args: argparse.Namespace) -> int:
     """Ask and print."""
     try:
         request = control_request(args.control, f"/groups/{quote(args.group, safe='')}")
-        with open_control(request, ControlTrust.of(args), timeout_s=TIMEOUT_S) as answer:
-            report = json.load(answer)
-    except HTTPError as error:
-        with error:
-            reported = error.read().decode(errors="replace")
-        print(f"keylane describe: {reported}", file=sys.stderr)
-        return 1
-    except (ConfigInvalid, URLError, OSError, ValueError) as error:
-        print(f"keylane describe: {args.control}: {error}", file=sys.stderr)
+        _, report = ask_control(request, ControlTrust.of(args), timeout_s=TIMEOUT_S)
+    except (ConfigInvalid, ControlRefused) as error:
+        print(f"keylane describe: {error}", file=sys.stderr)
         return 1
     print(json.dumps(report, indent=2) if args.output == "json" else render(report))
     return 0
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """The report as text: what the group is, its members, its lanes."""
+    """Return the report as text: a line about the group, its members, its lanes."""
     names = {
         member["member_id"]: member["instance_id"] or member["client_id"] or member["member_id"]
         for member in report["members"]
@@ -74,8 +67,8 @@ def render(report: Mapping[str, Any]) -> str:
     estimated = {lane["member_id"] for lane in report["lanes"] if not lane["lag_is_exact"]}
     members = [_member_row(member, names, estimated) for member in report["members"]]
     lanes = [_lane_row(lane, names) for lane in report["lanes"]]
-    tables = [_align([MEMBER_COLUMNS, *members])] if members else []
-    tables += [_align([LANE_COLUMNS, *lanes])] if lanes else []
+    tables = [align([MEMBER_COLUMNS, *members])] if members else []
+    tables += [align([LANE_COLUMNS, *lanes])] if lanes else []
     return "\n".join([head, *(line for table in tables for line in ("", *table))])
 
 
@@ -125,7 +118,8 @@ def _text(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"
 
 
-def _align(rows: Sequence[Sequence[str]]) -> Iterable[str]:
+def align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield a line for each row, with its cells in columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

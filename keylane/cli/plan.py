@@ -1,4 +1,4 @@
-"""`keylane plan`: where to cut a topic's partitions into lanes, by a profile of its load.
+"""`keylane plan`: cuts of a topic's partitions into lanes, by a profile of its load.
 
 Exit codes: 0 done, 2 bad input. It needs no Spark.
 """
@@ -55,11 +55,11 @@ def add_plan_command(commands: argparse._SubParsersAction[argparse.ArgumentParse
 
 
 def run_plan(args: argparse.Namespace) -> int:
-    """Write the plan and say what it comes to. Nothing is written on bad input."""
+    """Write the plan and print its figures. Nothing is written on bad input."""
     parser: argparse.ArgumentParser = args.parser
     try:
         profile = _load_profile(args.profile)
-        prior = None if args.prior is None else _load_prior(args.prior)
+        prior = None if args.prior is None else load_range_plan("--prior", args.prior)
         plan, report = plan_ranges(
             profile,
             args.lanes,
@@ -81,7 +81,7 @@ def run_plan(args: argparse.Namespace) -> int:
 
 
 def render(plan: RangePlan, report: PlanReport) -> str:
-    """Return what a plan comes to, as text."""
+    """Return the figures of a plan as text."""
     head = (
         f"{plan.topic}: {plan.partition_count} partitions, {plan.lane_count} lanes each,"
         f" {report.total:,} bytes; a mean lane has {report.mean:,.0f}"
@@ -118,8 +118,9 @@ def _load_profile(path: Path) -> LoadProfile:
     return load_file(path, read_profile, PROFILE_BYTES_MAX)
 
 
-def _load_prior(path: Path) -> RangePlan:
+def load_range_plan(flag: str, path: Path) -> RangePlan:
+    """Read a plan that a flag names. Raises: ConfigInvalid, with the flag and the path."""
     try:
         return load_file(path, read_plan, PLAN_BYTES_MAX)
     except ConfigInvalid as error:
-        raise ConfigInvalid(f"--prior {error}") from None
+        raise ConfigInvalid(f"{flag} {error}") from None

@@ -9,7 +9,7 @@ import fnmatch
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_origin
 
 import yaml
 from pydantic import (
@@ -28,12 +28,6 @@ from keylane.errors import ConfigInvalid
 from keylane.keyrange.space import LANE_COUNT_MAX
 
 ENVIRONMENT_PREFIX: Final = "KEYLANE_"
-LISTS: Final = frozenset(
-    {
-        "lanes", "groups", "accept_layout", "accept_range_fetch", "refuse_individual_commit",
-        "control_admins", "control_readers",
-    }
-)  # fmt: skip
 PORT_MAX: Final = 65535
 Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
 LEGAL_HOST: Final = re.compile(
@@ -374,7 +368,7 @@ class ProxyConfig(MemoryConfig):
         return self
 
     def group_rule(self, group: str) -> GroupRule | None:
-        """The first rule that fits the group."""
+        """Return the first rule that fits the group."""
         return next((rule for rule in self.groups if rule.matches(group)), None)
 
     def has_key_range_assignor(self, group: str) -> bool:
@@ -411,7 +405,7 @@ class ProxyConfig(MemoryConfig):
         return first + offset
 
     def broker_port(self, broker_id: int) -> int:
-        """Port of the listener for an upstream broker; 0: any free one."""
+        """Return the port of the listener for an upstream broker; 0: any free one."""
         port = split_address(self.listen)[1]
         if self.broker_ports_from is not None:
             return self.broker_ports_from + broker_id
@@ -432,8 +426,9 @@ class ProxyConfig(MemoryConfig):
             if text is not None:
                 values[key] = text
         values.update({key: value for key, value in flags.items() if value is not None})
-        for key in LISTS & values.keys():
-            if isinstance(values[key], str):  # a variable, or --set: a list as YAML writes it
+        for key, field in cls.model_fields.items():
+            is_list = get_origin(field.annotation) is tuple
+            if is_list and isinstance(values.get(key), str):  # a variable, or --set
                 values[key] = _read_list(key, values[key])
         try:
             return cls.model_validate(values)
@@ -477,6 +472,7 @@ def parse_group_rule(text: str) -> dict[str, Any]:
 
 
 def _read_list(key: str, text: str) -> Any:
+    """Read a list as YAML writes it."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
@@ -495,5 +491,5 @@ def _read_file(path: Path) -> dict[str, Any]:
 
 def _describe(error: Any) -> str:
     place = ".".join(str(part) for part in error["loc"])
-    # What keys must be together names them itself.
+    # A text about several keys names them itself.
     return f"{place}{': ' if place else ''}{error['msg'].removeprefix('Value error, ')}"

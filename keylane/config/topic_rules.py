@@ -5,7 +5,7 @@ Source: the names of Kafka Streams' own topics are those of StreamsResetter's
 
 Kafka Streams makes topics for its state with as many partitions as its tasks need, and stops when
 it finds another number. A glob such as `*` would show it lanes there, so globs leave them out; a
-rule that names such a topic is of it.
+rule that names such a topic applies to it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def check_rule_topic(text: str) -> str:
 
 
 def falls_under(topic: str, rule_topic: str) -> bool:
-    """Return whether a rule is of the topic; internal topics of brokers never are under one."""
+    """Return whether a rule applies to the topic; to internal topics of brokers none does."""
     if topic == rule_topic:
         return not topic.startswith("__")
     return matches_glob(topic, rule_topic) and not is_left_out(topic)

@@ -1,13 +1,15 @@
 """Rights on the control port: by a client certificate, or by a bearer token.
 
-Source: RFC 6750 (Bearer), RFC 7617 (Basic), Fetch standard (Origin).
+Source: RFC 6750 (Bearer), RFC 7617 (Basic), Fetch standard (Origin); of names in certificates
+RFC 2253 (subjects, as Kafka's SSL principals and `openssl -nameopt RFC2253` have them) and
+RFC 5280 4.2.1.6 (alternative names).
 
 A client with a certificate and a token may do what the better of them allows. Probes are open to
-all, since they hold no secret. A browser cannot send a bearer token of itself:
-it is taken as the password of Basic as well, whatever the user name. And since a browser would
-send that, and a certificate, also for a page of another site, a change that such a page asks for
-is refused. Without both only this machine gets here, but a name of somebody else that leads here
-does not.
+all, since they hold no secret. A browser cannot be made to send a bearer token, so a token is also
+taken as the password of Basic, with any user name. A browser would send that, and a certificate,
+for a page of another site as well, so a change that such a page asks for is refused. Without
+tokens and certificates only this machine gets in, and only by its own names: a foreign name may be
+one that a stranger's DNS server leads here.
 """
 
 from __future__ import annotations
@@ -27,7 +29,6 @@ from aiohttp import web
 from keylane.config.security import SecurityConfig, is_loopback
 from keylane.errors import ConfigInvalid
 from keylane.proxy.control.api.problems import Handler, Problem
-from keylane.proxy.control.certificate_names import names_of
 from keylane.proxy.net.security.secret_file import read_secret
 
 OPEN: Final = frozenset({"/healthz", "/livez", "/readyz"})
@@ -37,6 +38,23 @@ TOKEN_LENGTH_MIN: Final = 16
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="keylane", Basic realm="keylane"'}
 NAMES_SHOWN_MAX: Final = 10
 """Of a certificate that may do nothing, in the answer to its client."""
+
+SHORT: Final = {
+    "commonName": "CN",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "givenName": "GN",
+    "localityName": "L",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "stateOrProvinceName": "ST",
+    "streetAddress": "street",
+    "surname": "SN",
+    "userId": "UID",
+}
+"""Of attributes of a subject, as OpenSSL has them; any other one keeps its name."""
+ALTERNATIVES: Final = frozenset({"DNS", "URI", "email"})
+SPECIAL: Final = frozenset(',+"\\<>;')
 
 
 class Role(IntEnum):
@@ -157,7 +175,7 @@ class ControlGuard:
 
 
 def _shown(authorization: str) -> str:
-    """The token that a request shows; empty for none."""
+    """Return the token that a request shows; empty for none."""
     scheme, _, credentials = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return credentials.strip()
@@ -170,7 +188,7 @@ def _shown(authorization: str) -> str:
 
 
 def _is_same_origin(request: web.Request) -> bool:
-    """Return whether no browser says that a page of somebody else asks."""
+    """Return whether the request is not from a page of another site."""
     origin = request.headers.get("Origin")
     try:
         return origin is None or urlsplit(origin).netloc == request.host
@@ -179,8 +197,32 @@ def _is_same_origin(request: web.Request) -> bool:
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without its port."""
+    """Return the name in a Host header, without its port."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
+
+
+def names_of(certificate: Mapping[str, Any]) -> frozenset[str]:
+    """Return the subject (`CN=ops,O=Example`), and each of `DNS:`, `URI:` and `email:`."""
+    alternatives = certificate.get("subjectAltName", ())
+    names = {f"{kind}:{value}" for kind, value in alternatives if kind in ALTERNATIVES}
+    # The most general part comes first in the certificate, and last in the name.
+    parts = [
+        "+".join(f"{SHORT.get(key, key)}={_escape(text)}" for key, text in reversed(part))
+        for part in reversed(certificate.get("subject", ()))
+    ]
+    if parts:
+        names.add(",".join(parts))
+    return frozenset(names)
+
+
+def _escape(text: str) -> str:
+    """Escape signs of the syntax: else a value with a comma could pass for two parts."""
+    escaped = "".join(f"\\{letter}" if letter in SPECIAL else letter for letter in text)
+    if text.startswith(("#", " ")):
+        escaped = f"\\{escaped}"
+    if text.endswith(" ") and len(text) > 1:
+        escaped = f"{escaped[:-1]}\\ "
+    return escaped

@@ -1,10 +1,10 @@
 """Bounds of the control port: number and age of connections, and which of them give way.
 
-Source: RFC 6585 and 9112 say nothing of it; the slow requests of CWE-400 ("Slowloris") do.
+Source: CWE-400 (slow requests, "Slowloris"); RFC 6585 and 9112 have no rule.
 
-A probe says all that it has to say at once, and a stranger need not say anything. So when there
-are too many connections, one that waits gives way: the one that came first of the address that
-has most of them. What is new is let in, for it may be a probe. Where none waits, it is refused.
+A probe sends its request at once, and a stranger may never send one. So when there are too many
+connections, one that waits is closed: the oldest of the address that has most of them. A new
+connection is let in, since it may be a probe. Where none waits, it is refused.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ HEADERS_S: Final = 10.0
 KEEP_ALIVE_S: Final = 75.0
 """Silence between two requests: Prometheus scrapes once a minute by default."""
 UNREAD_S: Final = 30.0
-"""Time for which somebody may take nothing of an answer."""
+"""Time for which a client may take nothing of an answer."""
 
 
 @dataclass(slots=True)
 class _Held:
     address: str
     due_s: float | None
-    """Time when it is closed unless it says something whole; None: it is being answered."""
+    """Time when it is closed unless a whole request comes; None: it is being answered."""
     is_idle: bool = False
-    """It was answered, and may say something again."""
+    """True: it was answered, and its next request may come."""
     taken: int | None = None
     """Bytes that its peer had taken at the last look; None: nothing waits for the peer."""
     taken_s: float = 0.0
@@ -63,7 +63,7 @@ class ControlBounds(Generic[Connection]):
         return len(self._held)
 
     def enter(self, connection: Connection, address: str, now_s: float) -> Connection | None:
-        """Hold a new connection; which one has to go for it: perhaps itself. None: none has."""
+        """Hold a new connection; return the one to close for it, perhaps itself; None: none."""
         victim: Connection | None = None
         if self._by_address[address] >= self._per_address_max:
             victim = self._first_waiting(address)
@@ -79,7 +79,7 @@ class ControlBounds(Generic[Connection]):
         return victim
 
     def leave(self, connection: Connection) -> None:
-        """It has ended. Again: nothing."""
+        """Forget a connection that has ended; one that is not held is passed over."""
         held = self._held.pop(connection, None)
         if held is not None:
             self._by_address[held.address] -= 1
@@ -87,31 +87,31 @@ class ControlBounds(Generic[Connection]):
                 del self._by_address[held.address]
 
     def note_bytes(self, connection: Connection, now_s: float) -> None:
-        """Something came; after an answer the next headers have begun."""
+        """Note that bytes came: after an answer the next headers have begun."""
         held = self._held.get(connection)
         if held is not None and held.is_idle:
             held.is_idle, held.due_s = False, now_s + self._headers_s
 
     def note_request(self, connection: Connection) -> None:
-        """Its headers are whole: it is being answered."""
+        """Note that the headers of a request are whole: it is being answered."""
         held = self._held.get(connection)
         if held is not None:
             held.is_idle, held.due_s = False, None
 
     def note_answered(self, connection: Connection, now_s: float) -> None:
-        """The handler is done; the next request may come."""
+        """Note that a request is answered: the next one may come."""
         held = self._held.get(connection)
         if held is not None:
             held.is_idle, held.due_s = True, now_s + self._keep_alive_s
 
     def note_untaken(self, connection: Connection, taken: int | None, now_s: float) -> None:
-        """How much of what was sent its peer has taken; None: all."""
+        """Note the bytes that the peer has taken; None: nothing waits for the peer."""
         held = self._held.get(connection)
         if held is not None and held.taken != taken:
             held.taken, held.taken_s = taken, now_s
 
     def overdue(self, now_s: float) -> list[tuple[Connection, str]]:
-        """Return connections to close, and why."""
+        """Return connections to close, each with the reason."""
         found = []
         for connection, held in self._held.items():
             if held.taken is not None:
@@ -123,7 +123,7 @@ class ControlBounds(Generic[Connection]):
         return found
 
     def connections(self) -> list[Connection]:
-        """All that are held, in the order in which they came."""
+        """Return the connections that are held, the oldest first."""
         return list(self._held)
 
     def check(self) -> None:
@@ -137,12 +137,12 @@ class ControlBounds(Generic[Connection]):
         self._by_address[address] += 1
 
     def _largest(self) -> str:
-        """The address with most connections that wait."""
+        """Return the address with most connections that wait."""
         waiting = Counter(held.address for held in self._held.values() if held.due_s is not None)
         return max(waiting, key=lambda address: waiting[address]) if waiting else ""
 
     def _first_waiting(self, address: str) -> Connection | None:
-        """Of an address; those that never said anything whole before those that did."""
+        """Return the oldest of an address that waits: without a whole request, or else idle."""
         idle = None
         for connection, held in self._held.items():
             if held.address != address or held.due_s is None:

@@ -88,7 +88,7 @@ class GroupReport:
 
     group: str
     state: str
-    """As Kafka says: Stable, Empty, PreparingRebalance ..."""
+    """Kafka's name of it, such as Stable, Empty, PreparingRebalance."""
     assignor: str
     coordinator: int
     generation_id: int | None
@@ -98,7 +98,7 @@ class GroupReport:
 
 
 async def ask_group(cluster: Cluster, group: str) -> tuple[int, Any]:
-    """A group's coordinator, and its description of the group. Raises: UpstreamLost."""
+    """Return a group's coordinator, and its description of the group. Raises: UpstreamLost."""
     found = await cluster.request(FindCoordinatorRequest(key=group))
     if found.error_code != 0:
         raise UpstreamLost(f"coordinator of group {group}: {found.error_code.name}")
@@ -161,7 +161,7 @@ class GroupDescriber:
         ends = []
         for partition in range(view.layout.partition_count):
             end = await self._groups.log_end(view, partition)
-            # What was scanned since the broker was asked is there as well.
+            # Blocks that were scanned since the broker was asked count as well.
             ends.append(max(end, self._tallies.scanned_end(view, partition)))
         bytes_per_s, records_per_s = self._loads.bytes_per_s(view), self._loads.records_per_s(view)
         times, topic = self._groups.commit_times, (view.topic_id, view.name)
@@ -198,7 +198,7 @@ class GroupDescriber:
 
 
 def read_owners(described: Any) -> dict[Lane, str]:
-    """Member id by lane, from the assignments that Kafka keeps; other protocols have none."""
+    """Return member ids by lane, from assignments that Kafka keeps; other protocols have none."""
     owners: dict[Lane, str] = {}
     if described.protocol_type != CONSUMER:
         return owners

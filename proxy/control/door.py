@@ -1,6 +1,6 @@
 """The control port's connections: bounded before a token is looked at, and closed when slow.
 
-Source: `control_bounds` decides; RFC 9110, 10.2.4 (Server), the Fetch standard (nosniff).
+Source: `bounds` decides; RFC 9110, 10.2.4 (Server), the Fetch standard (nosniff).
 
 aiohttp bounds the size of headers, not how long they take, nor how many connections there are.
 It answers bad HTTP by itself, before any handler is chosen: that answer is made here as well.
@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final, cast
 
 from aiohttp import web
 
-from keylane.proxy.control.api.problems import Problem, render
+from keylane.proxy.control.api.problems import Handler, Problem, render
 from keylane.proxy.control.bounds import IDLE, KEEP_ALIVE_S, TOO_MANY, ControlBounds
 from keylane.proxy.net.sockets import acknowledged_bytes
+from keylane.proxy.runtime.log_pace import LogPace
 from keylane.proxy.runtime.stats import ProxyStats
 
 log = logging.getLogger("keylane.control")
@@ -26,12 +27,16 @@ log = logging.getLogger("keylane.control")
 BACKLOG: Final = 128
 SWEEP_S: Final = 1.0
 LOG_INTERVAL_S: Final = 10.0
-"""One line in so many seconds: anybody can connect."""
-LINE_BYTES_MAX: Final = 8190
-FIELD_BYTES_MAX: Final = 8190
-FIELDS_MAX: Final = 64
-LINGER_S: Final = 5.0
-"""Time for which the rest of a body is waited for that was answered without it."""
+"""One line at most in this time: any client can connect."""
+LIMITS: Final[Mapping[str, Any]] = {
+    "max_line_size": 8190,
+    "max_field_size": 8190,
+    "max_headers": 64,
+    "lingering_time": 5.0,  # for the rest of a body that was answered without it
+    "keepalive_timeout": KEEP_ALIVE_S,
+    "access_log": None,
+}
+"""Bounds of aiohttp's parser in bytes and fields, and of its patience in seconds."""
 SERVER: Final = "keylane"
 """Without versions; without this aiohttp says its own and Python's."""
 HEADERS: Final = {
@@ -40,8 +45,6 @@ HEADERS: Final = {
     "Server": SERVER,
 }
 """Of every answer."""
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ControlDoor:
@@ -55,19 +58,7 @@ class ControlDoor:
         self._stats, self._bounds = stats, bounds
         self._server: web.Server | None = None
         self._sweep_handle: asyncio.TimerHandle | None = None
-        self._logged_s, self._unlogged = float("-inf"), 0
-
-    @staticmethod
-    def limits() -> dict[str, Any]:
-        """What aiohttp's parser is to take, and how long it waits, as arguments of its runner."""
-        return {
-            "max_line_size": LINE_BYTES_MAX,
-            "max_field_size": FIELD_BYTES_MAX,
-            "max_headers": FIELDS_MAX,
-            "lingering_time": LINGER_S,
-            "keepalive_timeout": KEEP_ALIVE_S,
-            "access_log": None,
-        }
+        self._pace = LogPace(lines_max=1, interval_s=LOG_INTERVAL_S)
 
     def start(self, server: web.Server) -> None:
         """Look after the connections of `server` from now on."""
@@ -80,18 +71,17 @@ class ControlDoor:
             self._sweep_handle.cancel()
 
     def protocol(self) -> asyncio.BaseProtocol:
-        """Return what has a connection, once its TLS handshake is done where there is TLS."""
+        """Make the protocol of a connection; with TLS its handshake is done by then."""
         server = self._server
         assert server is not None, "start comes first"
         loop = asyncio.get_running_loop()
-        return ControlConnection(self, server, loop=loop, **self.limits())
+        return ControlConnection(self, server, loop=loop, **LIMITS)
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The outermost: a request that gets here is whole, up to its body."""
+        """Serve a request that is whole, up to its body; the outermost middleware."""
         connection = request.protocol
-        if not isinstance(connection, ControlConnection):  # of a test's own server
-            return await handler(request)
+        assert isinstance(connection, ControlConnection), "`protocol` makes them"
         self._bounds.note_request(connection)
         try:
             return await handler(request)
@@ -100,25 +90,24 @@ class ControlDoor:
 
     @staticmethod
     async def prepare(_request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Headers of every answer; aiohttp calls it before it sends them."""
+        """Add the headers of every answer; aiohttp calls it before it sends them."""
         response.headers.update(HEADERS)
 
     # Connections call these.
-    def enter(self, connection: ControlConnection) -> bool:
-        """Hold a connection; False: it is refused."""
+    def enter(self, connection: ControlConnection) -> None:
+        """Hold a connection, and close the one that gives way: perhaps itself."""
         victim = self._bounds.enter(connection, connection.address, self._now_s())
         self._stats.control_connections = len(self._bounds)
         if victim is not None:
             self._close(victim, TOO_MANY)
-        return victim is not connection
 
     def leave(self, connection: ControlConnection) -> None:
-        """It has ended."""
+        """Forget a connection that has ended."""
         self._bounds.leave(connection)
         self._stats.control_connections = len(self._bounds)
 
     def note_bytes(self, connection: ControlConnection) -> None:
-        """Something came."""
+        """Note that bytes came."""
         self._bounds.note_bytes(connection, self._now_s())
 
     def _close(self, connection: ControlConnection, reason: str) -> None:
@@ -128,14 +117,12 @@ class ControlDoor:
         connection.abort()
 
     def _log(self, connection: ControlConnection, reason: str) -> None:
-        self._unlogged += 1
-        now_s = self._now_s()
-        if now_s - self._logged_s >= LOG_INTERVAL_S:
+        left_out = self._pace.let(self._now_s())
+        if left_out is not None:
             log.warning(
                 "control connections are closed address=%s reason=%s count=%d",
-                connection.address, reason, self._unlogged,
+                connection.address, reason, left_out + 1,
             )  # fmt: skip
-            self._logged_s, self._unlogged = now_s, 0
 
     def _sweep(self) -> None:
         now_s = self._now_s()
@@ -162,7 +149,7 @@ class ControlConnection(web.RequestHandler):
         self._raw: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let it in, unless there are too many."""
+        """Hold the connection, unless there are too many."""
         # uvloop's transports are none of asyncio's classes.
         self._raw = cast("asyncio.Transport", transport)
         peer = transport.get_extra_info("peername")
@@ -172,22 +159,22 @@ class ControlConnection(web.RequestHandler):
         self._door.enter(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Note bytes, and parse them."""
         self._door.note_bytes(self)
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """It has ended."""
+        """Forget the connection."""
         self._door.leave(self)
         super().connection_lost(exc)
 
     def abort(self) -> None:
-        """End it now, whatever waits to be sent."""
+        """End the connection now, whatever waits to be sent."""
         if self._raw is not None:
             self._raw.abort()
 
     def untaken(self) -> int | None:
-        """A number that grows as the peer takes what waits for it; None: nothing waits."""
+        """Return a number that grows as the peer takes bytes; None: nothing waits for the peer."""
         transport = self._raw
         if transport is None or transport.is_closing() or not transport.get_write_buffer_size():
             return None
@@ -201,7 +188,7 @@ class ControlConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,  # noqa: ARG002 - it has bytes of the request
     ) -> web.StreamResponse:
-        """The answer to bad HTTP, or to a mistake outside of all handlers."""
+        """Return the answer to bad HTTP, or to a mistake outside of all handlers."""
         if status == HTTPStatus.INTERNAL_SERVER_ERROR:
             log.error("control request failed error=%r", exc, exc_info=exc)
             detail = "a mistake of keylane; see its log"
@@ -218,7 +205,7 @@ class ControlConnection(web.RequestHandler):
 def make_door(
     stats: ProxyStats, *, connections_max: int, per_address_max: int, **seconds: float
 ) -> ControlDoor:
-    """A door with these bounds. seconds: as `ControlBounds` has them."""
+    """Make a door with these bounds. seconds: as `ControlBounds` has them."""
     bounds = ControlBounds[ControlConnection](
         connections_max=connections_max, per_address_max=per_address_max, **seconds
     )

@@ -1,4 +1,4 @@
-"""Is this process alive, and may clients be sent to it: `/livez` and `/readyz`.
+"""Probes of a node: `/livez` (the process is alive), `/readyz` (clients may be sent to it).
 
 Source: Kubernetes API server's /livez and /readyz.
 
@@ -27,33 +27,26 @@ class Health:
     """Reason why something cannot be served yet; clients get it in Kafka's own words."""
 
     notes: list[Callable[[], Iterable[str]]] = field(default_factory=list)
-    """What does not keep the node from serving, and somebody should look at: lines, when asked."""
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether all listeners serve, and go on to."""
-        return self.state == READY
+    """Give lines on faults that an operator should see, and that do not keep it from serving."""
 
     def serves(self) -> None:
-        """All listeners serve."""
+        """Note that all listeners serve."""
         self.state = READY
 
     def stops(self) -> None:
-        """No new client should come."""
+        """Note that no new client should come."""
         self.state = STOPPING
 
-    def routes(self) -> list[web.RouteDef]:
-        """`GET /livez`: 200 while the event loop turns. `GET /readyz`: 200 or 503, and why.
-
-        A node that serves all but groups is ready: it says what is missing.
-        """
-        return [web.get("/livez", self._livez), web.get("/readyz", self._readyz)]
-
-    async def _livez(self, _request: web.Request) -> web.Response:
+    async def livez(self, _request: web.Request) -> web.Response:
+        """`GET /livez`: 200 while the event loop turns."""
         return web.Response(text="ok\n")
 
-    async def _readyz(self, _request: web.Request) -> web.Response:
+    async def readyz(self, _request: web.Request) -> web.Response:
+        """`GET /readyz`: 200 or 503, and the reason.
+
+        A node that serves all but groups is ready: the answer names what is missing.
+        """
         missing = "" if self.missing is None else f"missing: {self.missing}\n"
         notes = "".join(f"{line}\n" for note in self.notes for line in note())
         text = f"{self.state}\n{missing}{notes}"
-        return web.Response(text=text, status=200 if self.is_ready else 503)
+        return web.Response(text=text, status=200 if self.state == READY else 503)

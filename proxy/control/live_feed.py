@@ -40,12 +40,11 @@ GROUPS_MAX: Final = 32
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 PAGES: Final = ("index.html", "live.css", "live.js", "strips.js")
 HEADERS: Final = {
-    "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'self'; img-src data:; style-src 'self' 'unsafe-inline'"
     "; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
 }
+"""Beside those of every answer (`door.HEADERS`)."""
 
 
 class LiveFeed:

@@ -1,4 +1,4 @@
-"""All numbers of a process as Prometheus text.
+"""Numbers of a process as Prometheus text.
 
 Source: Prometheus text exposition format 0.0.4.
 """
@@ -26,7 +26,7 @@ Source = Callable[[], Iterable[Sample]]
 
 
 class Exposition:
-    """Renders what its sources give. The same name must not come from two of them."""
+    """Renders the samples of its sources. Two sources must not give the same name."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
@@ -35,11 +35,11 @@ class Exposition:
         ProcessCollector(registry=self._registry)  # process_*: memory, CPU, descriptors (Linux)
 
     def text(self) -> str:
-        """Everything as it stands. Cost: 20 microseconds per series."""
+        """Return the numbers as they are now. Cost: 20 microseconds per series."""
         return generate_latest(self._registry).decode()
 
     def collect(self) -> list[Metric]:
-        """All families, for the registry."""
+        """Return the families, for the registry."""
         families: dict[str, Metric] = {}
         for sample in self._samples():
             family = families.get(sample.name)
@@ -59,7 +59,7 @@ class Exposition:
 
 
 def build_info() -> Sample:
-    """Return which keylane this is."""
+    """Return the sample that has keylane's version."""
     return Sample("keylane_build_info", GAUGE, INFO, (("version", __version__),), 1)
 
 

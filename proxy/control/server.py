@@ -7,36 +7,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
+from functools import partial
 from http import HTTPStatus
+from typing import Any
 
 from aiohttp import web
 
 from keylane.config.node import split_address
-from keylane.config.security import SecurityConfig
 from keylane.errors import ConfigInvalid
-from keylane.proxy.control.api.assignments import AssignmentHandlers, Topics
+from keylane.proxy.control.api.assignments import AssignmentHandlers, ClusterTopics
 from keylane.proxy.control.api.openapi import describe
-from keylane.proxy.control.api.operations import (
-    ControlOperation,
-    assignment_operations,
-    status_operations,
-    switch_operations,
-)
+from keylane.proxy.control.api.operations import READ, ControlOperation
 from keylane.proxy.control.api.problems import Problem, answer_problems
 from keylane.proxy.control.api.requests import BODY_BYTES_MAX
 from keylane.proxy.control.api.settings import Settings
 from keylane.proxy.control.api.switches import SwitchHandlers
 from keylane.proxy.control.auth import ControlGuard
-from keylane.proxy.control.describe import GroupDescriber
-from keylane.proxy.control.door import BACKLOG, ControlDoor, make_door
+from keylane.proxy.control.describe import GroupDescriber, GroupReport
+from keylane.proxy.control.door import BACKLOG, ControlDoor
 from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import CONTENT_TYPE, Exposition
 from keylane.proxy.net.security.tls_listener import TlsDoor
-from keylane.proxy.runtime.stats import ProxyStats
-
-CONNECTIONS_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +39,17 @@ class Shown:
     exposition: Exposition
     health: Health
     describer: GroupDescriber
-    live: LiveFeed | None = None
+    live: LiveFeed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     """Bounds and rights of the control port's clients."""
 
-    guard: ControlGuard = field(default_factory=lambda: ControlGuard(SecurityConfig()))
-    door: TlsDoor | None = None
+    guard: ControlGuard
+    door: TlsDoor | None
     """Makes TLS handshakes; None: without TLS."""
-    connections: ControlDoor = field(
-        default_factory=lambda: make_door(
-            ProxyStats(), connections_max=CONNECTIONS_MAX, per_address_max=CONNECTIONS_MAX
-        )
-    )
+    connections: ControlDoor
     """Bounds what comes after a handshake."""
 
 
@@ -72,30 +61,20 @@ class ControlServer:
         address: str,
         shown: Shown,
         settings: Settings,
-        topics: Topics,
+        topics: ClusterTopics,
         *,
-        elsewhere: Callable[[str], str | None] = lambda _group: None,
-        access: Access | None = None,
+        elsewhere: Callable[[str], str | None],
+        access: Access,
     ) -> None:
         """`elsewhere` gives the address of the node that serves a group; None: here."""
-        access = access or Access()
         self._connections, self._door = access.connections, access.door
         self._host, self._port = split_address(address)
-        self._elsewhere = elsewhere
-        self._describer, self._live = shown.describer, shown.live
-        self._exposition, health, live = shown.exposition, shown.health, shown.live
-        probes = {route.path: route.handler for route in health.routes()}
+        self._elsewhere, self._shown = elsewhere, shown
+        self._listener: asyncio.Server | None = None
         self.operations: list[ControlOperation] = [
-            *status_operations(
-                health=self._health,
-                alive=probes["/livez"],
-                ready=probes["/readyz"],
-                metrics=self._metrics,
-                group=self._group,
-                description=self._describe,
-            ),
-            *assignment_operations(AssignmentHandlers(settings, topics)),
-            *switch_operations(SwitchHandlers(settings)),
+            *self._status_operations(),
+            *AssignmentHandlers(settings, topics).operations(),
+            *SwitchHandlers(settings).operations(),
         ]
         self._document = describe(self.operations)
         app = web.Application(
@@ -105,8 +84,7 @@ class ControlServer:
         app.on_response_prepare.append(self._connections.prepare)
         for operation in self.operations:
             app.router.add_route(operation.method, operation.path, operation.handler)
-        if live is not None:
-            app.add_routes(live.routes())
+        app.add_routes(shown.live.routes())
         self._runner = web.AppRunner(app, access_log=None)
 
     @property
@@ -116,7 +94,7 @@ class ControlServer:
 
     @property
     def scheme(self) -> str:
-        """Return how it is spoken to."""
+        """Protocol that it speaks."""
         return "http" if self._door is None else "https"
 
     async def start(self) -> None:
@@ -128,20 +106,49 @@ class ControlServer:
         protocol = self._connections.protocol
         make = protocol if door is None else lambda: door.protocol(protocol)
         try:
-            await _Site(self._runner, make, self._host, self._port).start()
+            self._listener = await asyncio.get_running_loop().create_server(
+                make, self._host, self._port, backlog=BACKLOG
+            )
         except OSError as error:
             raise ConfigInvalid(f"control: {self.address}: {error}") from None
-        self._port = self._runner.addresses[0][1]
+        self._port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
         """Close."""
-        if self._live is not None:
-            await self._live.stop()
+        await self._shown.live.stop()
+        if self._listener is not None:
+            self._listener.close()
         await self._runner.cleanup()
         self._connections.stop()
 
-    async def _health(self, _request: web.Request) -> web.Response:
-        return web.Response(text="ok\n")
+    def _status_operations(self) -> list[ControlOperation]:
+        """Return the operations that change nothing."""
+        get, health = partial(ControlOperation, method="GET"), self._shown.health
+        text = partial(get, answer=str, media_type="text/plain")
+        return [
+            text(
+                path="/healthz", handler=health.livez, is_open=True,
+                summary="Whether the proxy serves",
+            ),
+            text(
+                path="/livez", handler=health.livez, is_open=True,
+                summary="Whether the process is alive",
+            ),
+            text(
+                path="/readyz", handler=health.readyz, is_open=True,
+                summary="Whether clients may come", plain=(HTTPStatus.SERVICE_UNAVAILABLE,),
+            ),
+            text(path="/metrics", handler=self._metrics, summary="Statistics for Prometheus"),
+            get(
+                path="/openapi.json", handler=self._describe, answer=dict[str, Any],
+                summary="This document",
+            ),
+            get(
+                path="/groups/{group}", handler=self._group, answer=GroupReport,
+                summary="Members of a group: their lanes, pace and lag",
+                problems=(*READ, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.SERVICE_UNAVAILABLE),
+            ),
+        ]  # fmt: skip
 
     async def _describe(self, _request: web.Request) -> web.Response:
         return web.json_response(self._document)
@@ -155,37 +162,11 @@ class ControlServer:
                 f"another node serves group {group}",
                 headers={"Location": f"{elsewhere}{request.path_qs}"},
             )
-        report = await self._describer.describe(group)
+        report = await self._shown.describer.describe(group)
         if report is None:
             raise Problem(HTTPStatus.NOT_FOUND, f"there is no group {group}", field="group")
         return web.json_response(asdict(report))
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        text = self._exposition.text()
+        text = self._shown.exposition.text()
         return web.Response(text=text, headers={"Content-Type": CONTENT_TYPE})
-
-
-class _Site(web.BaseSite):
-    """As `web.TCPSite`, with protocols of our own."""
-
-    def __init__(
-        self,
-        runner: web.AppRunner,
-        make: Callable[[], asyncio.BaseProtocol],
-        host: str,
-        port: int,
-    ) -> None:
-        super().__init__(runner)
-        self._make, self._host, self._port = make, host, port
-
-    @property
-    def name(self) -> str:
-        """Return where it listens."""
-        return f"{self._host}:{self._port}"
-
-    async def start(self) -> None:
-        """Bind. Raises: OSError."""
-        await super().start()
-        self._server = await asyncio.get_running_loop().create_server(
-            self._make, self._host, self._port, backlog=BACKLOG
-        )

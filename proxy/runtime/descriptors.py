@@ -47,7 +47,7 @@ class Budget:
 
 
 def raise_limit() -> int:
-    """Have as many open files as the system lets this process have; return their number."""
+    """Raise the limit of open files as far as the system lets this process; return it."""
     if sys.platform == "win32":
         return LIMIT_MAX
     import resource  # noqa: PLC0415 - not on Windows
@@ -65,7 +65,7 @@ def raise_limit() -> int:
 
 
 def budget_of(limit: int, config: ProxyConfig) -> Budget:
-    """Return what has room in a limit. Raises: ConfigInvalid, it is too low to begin with."""
+    """Return the connections that a limit has room for. Raises: ConfigInvalid (it is too low)."""
     if limit < LIMIT_MIN:
         raise ConfigInvalid(
             f"open files: the limit is {limit}, at least {LIMIT_MIN} are needed; raise it"
@@ -99,10 +99,10 @@ class Descriptors:
         self._pace = LogPace(lines_max=1, interval_s=LOG_INTERVAL_S)
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Have the loop's failures to accept counted here, each of which it would log.
+        """Count the loop's failures to accept, each of which it would log.
 
-        Nor does the log get a trace where a client with TLS resets its connection at the moment
-        at which it is written to: uvloop takes that for a mistake.
+        A trace is kept out of the log where a client with TLS resets its connection while it is
+        written to: uvloop takes that for a mistake.
         """
         before = loop.get_exception_handler()
 
@@ -120,7 +120,7 @@ class Descriptors:
         loop.set_exception_handler(handle)
 
     def probe(self) -> None:
-        """Look whether one more could be had: uvloop does not say that it could not."""
+        """Open one more file: uvloop does not report that there is none left."""
         try:
             os.close(os.open(os.devnull, os.O_RDONLY))
         except OSError as error:
@@ -128,7 +128,7 @@ class Descriptors:
                 self.failed(str(error))
 
     def failed(self, reason: str) -> None:
-        """Count it, and log it once in a while."""
+        """Count a connection that could not be accepted, and log it once in a while."""
         self._stats.accepts_failed += 1
         left_out = self._pace.let(self._clock())
         if left_out is not None:

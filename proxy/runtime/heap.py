@@ -37,7 +37,7 @@ def keep_freed_memory() -> bool:
 def give_back() -> bool:
     """Return all that is free to the system; False where none was.
 
-    For once much of what was kept for long is gone. It takes some 10 ms per GiB, in which the
+    Called when much of what was kept for long is gone. It takes some 10 ms per GiB, in which the
     allocator's other callers may wait; blocks fault in some of it anew, once.
     """
     if platform.libc_ver()[0] != "glibc":
@@ -46,7 +46,7 @@ def give_back() -> bool:
 
 
 def pause_collection() -> None:
-    """Search for no garbage while modules are imported: nearly all of it stays."""
+    """Stop the search for garbage while modules are imported: nearly all of it stays."""
     gc.disable()
 
 

@@ -1,4 +1,4 @@
-"""So many lines in so many seconds, for what strangers can cause as often as they like."""
+"""A bound of log lines in a time, for lines that strangers can cause as often as they like."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class LogPace:
         self._began_s, self._count = float("-inf"), 0
 
     def let(self, now_s: float) -> int | None:
-        """None: leave this line out; else write it, and how many were left out since the last."""
+        """Return the number of lines left out since the last one; None: leave this one out, too."""
         left_out = 0
         if now_s - self._began_s >= self._interval_s:
             left_out = max(0, self._count - self._lines_max)

@@ -19,12 +19,12 @@ log = logging.getLogger("keylane.kafka")
 LOG_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 LIBRARY: Final = "aiokafka"
 QUIET_S: Final = 10.0
-"""After so many seconds without a complaint all is well; clients try many times in it."""
+"""Time without a complaint after which all is well; clients try many times in it."""
 OTHER_PAUSE_S: Final = 60.0
 """Between two lines of the same kind that are no loss of a broker."""
 OTHER_KINDS_MAX: Final = 100
 REFUSED: Final = "authoriz"
-"""In what aiokafka says when a right is missing."""
+"""Part of aiokafka's lines about a missing right."""
 
 
 def set_up_logging(level: str) -> None:
@@ -42,7 +42,7 @@ def set_up_logging(level: str) -> None:
 
 
 def _on_loop(seconds: float, do: Callable[[], None]) -> None:
-    """Later, if there is a loop; without one the end of the trouble is not logged."""
+    """Call `do` later, if there is a loop; without one the end of the trouble is not logged."""
     try:
         asyncio.get_running_loop().call_later(seconds, do)
     except RuntimeError:
@@ -61,7 +61,7 @@ class ClientTrouble(logging.Handler):
         clock: Callable[[], float] = time.monotonic,
         later: Callable[[float, Callable[[], None]], None] = _on_loop,
     ) -> None:
-        """clock: in seconds; later: has something done so many seconds from now."""
+        """clock: in seconds; later: calls a function after some seconds."""
         super().__init__(logging.WARNING)
         self._clock, self._later = clock, later
         self._since_s: float | None = None
@@ -94,7 +94,7 @@ class ClientTrouble(logging.Handler):
             self._later(QUIET_S, self._look)
 
     def _look(self) -> None:
-        """Is it over?"""
+        """Log the end of the trouble, if it is over."""
         if self._since_s is None:
             return
         quiet_s = self._clock() - self._last_s

@@ -39,7 +39,7 @@ def fit_memory(config: ProxyConfig) -> tuple[ProxyConfig, MemoryPlan]:
 def find_memory_max(
     *, cgroups: Path = CGROUPS, own: Path = OWN_CGROUPS, machine_bytes: int | None = None
 ) -> int:
-    """Return what the process may use where `memory_max` is left out."""
+    """Return the bytes that the process may use where `memory_max` is left out."""
     machine_bytes = machine_bytes or _machine_bytes()
     limit = find_cgroup_limit(cgroups, own)
     if limit is None or limit >= machine_bytes:
@@ -48,13 +48,13 @@ def find_memory_max(
 
 
 def find_cgroup_limit(cgroups: Path, own: Path) -> int | None:
-    """The lowest limit of the process's group and of all above it; None: no limit is known."""
+    """Return the lowest limit of the process's group and of all above it; None: none is known."""
     limits = [limit for path in _limit_files(cgroups, own) if (limit := _read_limit(path))]
     return min(limits, default=None)
 
 
 def _limit_files(cgroups: Path, own: Path) -> Iterator[Path]:
-    """Of version 2 (hierarchy 0, without controllers) and 1 (the one of `memory`)."""
+    """Yield files of version 2 (hierarchy 0, without controllers) and 1 (the one of `memory`)."""
     try:
         lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -33,7 +33,7 @@ times its plain size were measured."""
 BLOCK_BYTES: Final = 8 * MIB
 """Plain bytes of one block at most."""
 SPLITTING_BLOCKS: Final = 2
-"""What a thread holds while it splits a block, in plain sizes of it, beside the one that the gate
+"""Plain sizes of a block that a thread holds while it splits one, beside the one that the gate
 counts."""
 GATHERING_PART: Final = 4
 """Answers gathered from lanes may be this part of `buffered_bytes_max`, beside it."""
@@ -114,12 +114,12 @@ def plan_memory(config: ProxyConfig, memory_max: int, *, processors: int) -> Mem
 
 
 def share_of_worker(memory_max: int, workers: int) -> int:
-    """Return what each of several workers may use: the parent needs some itself."""
+    """Return the memory of each of several workers: the parent needs some itself."""
     return max(0, memory_max - SUPERVISOR_BYTES) // workers
 
 
 def _given(config: ProxyConfig) -> dict[str, int]:
-    """The parts whose bound was given."""
+    """Return the bounds that were given, by part."""
     keys = PARTS.keys() & config.model_fields_set
     given = {key: int(getattr(config, key)) for key in PARTS if key in keys}
     if not given.get(THREADS_KEY):
@@ -127,7 +127,7 @@ def _given(config: ProxyConfig) -> dict[str, int]:
     if "buffered_bytes_max" not in given and "buffered_bytes_per_principal_max" in (
         config.model_fields_set
     ):
-        # What one principal may hold, all together may.
+        # No bound of all is below that of one principal.
         default = PARTS["buffered_bytes_max"].default
         if config.buffered_bytes_per_principal_max > default:
             given["buffered_bytes_max"] = config.buffered_bytes_per_principal_max
@@ -165,7 +165,7 @@ def _cost(key: str, value: int) -> int:
 
 
 def _dependent(config: ProxyConfig, bounds: Mapping[str, int]) -> dict[str, int]:
-    """Bounds within a part: they cost nothing of their own."""
+    """Return bounds within a part, which have no cost beside it."""
     buffered, batch = bounds["buffered_bytes_max"], bounds["batch_bytes_max"]
     filtering = bounds["filtering_bytes_max"]
     is_given = config.model_fields_set.__contains__
@@ -198,7 +198,7 @@ def _dependent(config: ProxyConfig, bounds: Mapping[str, int]) -> dict[str, int]
 
 
 def _too_little(memory_max: int, given: Mapping[str, int], floors: int) -> str:
-    """The sum, and what would do."""
+    """Return the error text: the sum, and bounds that would fit."""
     terms = [f"{_mib(PROCESS_BYTES)} for the process"]
     terms += [
         f"{_mib(_cost(key, value))} for {key} {_shown(key, value)}" for key, value in given.items()

@@ -20,12 +20,10 @@ STILL_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Up to Kafka's `max.poll.interval.ms` order of magnitude: a rebalance waits for members' polls."""
 ACK_S: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Up to the time-out of an append."""
-GROUPS_COUNTED_MAX: Final = 100
-"""Groups that are counted one by one (docs/decisions/018); the others share a series."""
+LABELS_MAX: Final = 100
+"""Groups, and brokers, that are counted one by one (docs/decisions/018); the others share one."""
 GROUP_CHARS_MAX: Final = 249
 """Kafka's bound of a topic name; a group id may be longer, and is cut."""
-BROKERS_MAX: Final = 100
-"""Brokers that are counted one by one; the others share a series."""
 OTHER_BROKERS: Final = "(other brokers)"
 OTHER_GROUPS: Final = "(other groups)"
 """A label that no group's own name should be."""
@@ -63,7 +61,7 @@ class Histogram:
         self.sum += seconds
 
     def buckets(self) -> tuple[tuple[str, float], ...]:
-        """Do as `Sample` has them."""
+        """Return them as `Sample` has them."""
         names = [*map(str, self._bounds), "+Inf"]
         totals = accumulate(self._counts)
         return tuple((name, float(total)) for name, total in zip(names, totals, strict=True))
@@ -77,8 +75,14 @@ def _counter(text: str) -> Any:
     return field(default=0, metadata={"kind": COUNTER, "help": text})
 
 
-def _by(label: str, text: str) -> dict[str, str]:
-    return {"kind": COUNTER, "help": text, "label": label}
+def _counters(label: str, text: str) -> Any:
+    metadata = {"kind": COUNTER, "help": text, "label": label}
+    return field(default_factory=Counter, metadata=metadata)
+
+
+def _histogram(bounds: tuple[float, ...], text: str) -> Any:
+    metadata = {"kind": HISTOGRAM, "help": text}
+    return field(default_factory=partial(Histogram, bounds), metadata=metadata)
 
 
 @dataclass(slots=True)
@@ -105,21 +109,15 @@ class ProxyStats:
     )
     tls_handshakes_failed: int = _counter("TLS handshakes of clients that did not succeed.")
     control_connections: int = _gauge("Connections of the control port open now.")
-    control_connections_closed: Counter[str] = field(
-        default_factory=Counter,
-        metadata=_by(
-            "reason", "Connections of the control port closed: too many, idle, or too slow."
-        ),
+    control_connections_closed: Counter[str] = _counters(
+        "reason", "Connections of the control port closed: too many, idle, or too slow."
     )
     accepts_failed: int = _counter(
         "Times that no connection could be accepted, for lack of files or memory."
     )
-    requests: Counter[str] = field(
-        default_factory=Counter, metadata=_by("api", "Requests by API name.")
-    )
-    own_names_refused: Counter[str] = field(
-        default_factory=Counter,
-        metadata=_by("api", "Changes of keylane's own topics and transactional ids refused."),
+    requests: Counter[str] = _counters("api", "Requests by API name.")
+    own_names_refused: Counter[str] = _counters(
+        "api", "Changes of keylane's own topics and transactional ids refused."
     )
     requests_relayed: int = _counter("Requests passed on as bytes.")
     lane_fetches: int = _counter("Lanes asked for in fetch requests.")
@@ -164,9 +162,8 @@ class ProxyStats:
     upstream_bytes: int = _counter("Record bytes received for lanes.")
     upstream_errors: int = _counter("Fetches for lanes that failed.")
     upstream_retries: int = _counter("Of upstream_fetches, those sent again over a new connection.")
-    upstream_timeouts: Counter[str] = field(
-        default_factory=Counter,
-        metadata=_by("broker", "keylane's own requests without an answer in time, by broker."),
+    upstream_timeouts: Counter[str] = _counters(
+        "broker", "keylane's own requests without an answer in time, by broker."
     )
     hedged_requests: int = _counter(
         "Times that a second broker was asked because the first one was slow."
@@ -190,12 +187,8 @@ class ProxyStats:
 
     # Groups (classic protocol).
     rebalances: int = _counter("Rounds of JoinGroup that began, of all groups.")
-    rebalance_seconds: Histogram = field(
-        default_factory=partial(Histogram, STILL_S),
-        metadata={
-            "kind": HISTOGRAM,
-            "help": "Time from a round's first JoinGroup to each member's SyncGroup.",
-        },
+    rebalance_seconds: Histogram = _histogram(
+        STILL_S, "Time from a round's first JoinGroup to each member's SyncGroup."
     )
 
     joins_refused: int = _counter(
@@ -218,16 +211,12 @@ class ProxyStats:
         "Times that an offset of a running group was kept after its broker had expired it."
     )
     offsets_refreshed: int = _counter("Stable offsets of running groups that were committed again.")
-    commits_back: Counter[str] = field(
-        default_factory=Counter,
-        metadata=_by("group", "Lanes that members committed lower than they stood, by group."),
+    commits_back: Counter[str] = _counters(
+        "group", "Lanes that members committed lower than they stood, by group."
     )
-    commits_left_over: Counter[str] = field(
-        default_factory=Counter,
-        metadata=_by(
-            "group",
-            "Lanes that such a commit left in place, since it was of an earlier turn, by group.",
-        ),
+    commits_left_over: Counter[str] = _counters(
+        "group",
+        "Lanes that such a commit left in place, since it was of an earlier turn, by group.",
     )
 
     states_forgotten: int = _counter(
@@ -237,12 +226,8 @@ class ProxyStats:
     journal_appends: int = _counter("Writes to the journal, `__individual_commit_offsets`.")
     journal_records: int = _counter("Records in writes to the journal.")
     journal_errors: int = _counter("Writes to the journal that were not acknowledged.")
-    journal_seconds: Histogram = field(
-        default_factory=partial(Histogram, ACK_S),
-        metadata={
-            "kind": HISTOGRAM,
-            "help": "Time until a write to the journal was acknowledged, or failed.",
-        },
+    journal_seconds: Histogram = _histogram(
+        ACK_S, "Time until a write to the journal was acknowledged, or failed."
     )
 
     node_generations: int = _counter(
@@ -252,7 +237,7 @@ class ProxyStats:
         "Members of the nodes' group that did not prove to be nodes, and were removed."
     )
 
-    # What clients got.
+    # Answers to clients.
     lane_bytes: int = _counter("Record bytes sent to lanes.")
 
     def journaled(
@@ -273,20 +258,18 @@ class ProxyStats:
 
     def timed_out(self, broker: str) -> None:
         """Count a request of keylane's own that a broker has not answered in time."""
-        if broker not in self.upstream_timeouts and len(self.upstream_timeouts) >= BROKERS_MAX:
-            broker = OTHER_BROKERS
-        self.upstream_timeouts[broker] += 1
+        _count(self.upstream_timeouts, broker, 1, OTHER_BROKERS)
 
     def stepped_back(self, group: str, lane_count: int) -> None:
         """Count lanes that a member of a group has committed lower than they stood."""
-        _count(self.commits_back, group, lane_count)
+        _count(self.commits_back, group[:GROUP_CHARS_MAX], lane_count, OTHER_GROUPS)
 
     def stayed(self, group: str, lane_count: int) -> None:
         """Count lanes that such a commit of an earlier turn has not moved."""
-        _count(self.commits_left_over, group, lane_count)
+        _count(self.commits_left_over, group[:GROUP_CHARS_MAX], lane_count, OTHER_GROUPS)
 
     def samples(self) -> Iterator[Sample]:
-        """Every number once, in the order of the fields; names start with `keylane_`."""
+        """Yield every number once, in the order of the fields, with `keylane_` before its name."""
         for entry in fields(self):
             kind, text = entry.metadata["kind"], entry.metadata["help"]
             name = f"keylane_{entry.name}" + ("_total" if kind == COUNTER else "")
@@ -302,9 +285,8 @@ class ProxyStats:
                 yield Sample(name, kind, text, labels, value[label_value])
 
 
-def _count(by_group: Counter[str], group: str, count: int) -> None:
-    """Count for a group; those beyond the bound are one."""
-    group = group[:GROUP_CHARS_MAX]
-    if group not in by_group and len(by_group) >= GROUPS_COUNTED_MAX:
-        group = OTHER_GROUPS
-    by_group[group] += count
+def _count(counters: Counter[str], label: str, count: int, others: str) -> None:
+    """Count under a label; the labels beyond the bound are counted as `others`."""
+    if label not in counters and len(counters) >= LABELS_MAX:
+        label = others
+    counters[label] += count

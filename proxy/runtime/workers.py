@@ -36,7 +36,7 @@ UNTIL_EOF: Final = "--until-eof"
 
 
 def worker_config(config: ProxyConfig, index: int) -> ProxyConfig:
-    """The configuration of one worker: its number and its ports."""
+    """Return the configuration of one worker: its number and its ports."""
     _, port = split_address(config.listen)
     step = index * config.worker_port_step
     first = config.broker_ports_from if config.broker_ports_from is not None else port + 1
@@ -73,7 +73,7 @@ class _Parent:
         self._code = 0
 
     async def run(self) -> int:
-        """Until a signal, or until a worker says that the configuration is bad."""
+        """Run until a signal, or until a worker ends for a bad configuration."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stopping.set)
@@ -153,6 +153,6 @@ class _Parent:
 
 
 def _environment() -> dict[str, str]:
-    """Return what a worker inherits: not the configuration, which it gets from its file."""
+    """Return a worker's environment: without the configuration, which is in its file."""
     keys = {ENVIRONMENT_PREFIX + key.upper() for key in ProxyConfig.model_fields}
     return {name: value for name, value in os.environ.items() if name not in keys}

@@ -45,7 +45,6 @@ from keylane.proxy.session.hooks import SessionHooks
 from keylane.proxy.session.memory_watch import MemoryWatch
 from keylane.proxy.session.session import ClientSession
 from keylane.proxy.startup.control_setup import ControlBase, Upkeep, make_control
-from keylane.proxy.startup.dialer import Dialer
 from keylane.proxy.startup.group_start import GroupStart
 from keylane.proxy.startup.node_parts import NodeParts
 from keylane.proxy.topics.placement import Placement
@@ -74,7 +73,6 @@ class Parts:
 
     base: ControlBase
     memory: MemoryWatch
-    dialer: Dialer
     files: Descriptors
     entrance: Entrance
     hooks: SessionHooks[ClientSession]
@@ -101,13 +99,16 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     base = ControlBase(config, stats, cluster, health, upkeep, budget.control)
     memory = MemoryWatch(config, plan, stats)
     entrance = Entrance(config, stats, connections_max=budget.clients)
-    nodes = NodeParts(config, cluster, stats, on_failed=calls.on_failed)
+    # A seat is asked for the rights of groups, and publishes what stands on them.
+    nodes = NodeParts(
+        base, shared=lambda: shared, control=lambda: control, on_failed=calls.on_failed
+    )
     own_topics = own_topic_clients(base)
     groups = build_groups(base, own_topics, nodes)
     loads, tallies = LaneLoads(time.monotonic), LaneTallies()
     fetcher, feed = build_readers(base, own_topics, groups, loads, tallies)
     brokers = Listeners(calls.bind_broker, stats, on_bound=calls.rejoin)
-    shared = Shared(
+    shared: Shared = Shared(
         config=config,
         addresses=brokers.addresses,
         cluster=cluster,
@@ -127,14 +128,12 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         next_epoch=partial(next_epoch, cluster),
     )
     describer = GroupDescriber(cluster, groups, loads, tallies, shared.generations)
-    control = None
+    control: ControlServer | None = None
     if config.control is not None:
         control = make_control(config.control, describer, base, shared, settings, nodes.group)
-    nodes.share(shared, control)
     return Parts(
         base=base,
         memory=memory,
-        dialer=Dialer(config, cluster),
         files=Descriptors(stats, time.monotonic),
         entrance=entrance,
         hooks=entrance.hooks(on_held=memory.note, on_closed=calls.on_closed),
@@ -200,7 +199,7 @@ def build_readers(
     on_truncated = in_turn(groups.on_truncated, loads.on_truncated, tallies.on_truncated)
     feed = None
     if base.config.node is not None:
-        # A cut that another node has met is one for this node's readers, too; they come below.
+        # A cut that another node has met is one for this node's readers, too.
         def cut_readers(topic_id: uuid.UUID, partition: int, end: int) -> None:
             fetcher.forget_cut(topic_id, partition, end)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,16 +10,15 @@ from keylane.config.own_names import OWN_TOPICS
 from keylane.journal.set_aside import SetAside
 from keylane.proxy.apis.shared.context import Shared
 from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.control.api.assignments import ClusterTopics
 from keylane.proxy.control.api.settings import Settings
-from keylane.proxy.control.api.topics import ClusterTopics
 from keylane.proxy.control.auth import ControlGuard
 from keylane.proxy.control.describe import GroupDescriber
 from keylane.proxy.control.door import make_door
-from keylane.proxy.control.group_gauges import GroupGauges
+from keylane.proxy.control.gauges import GroupGauges, NodeGauges
 from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import Exposition, Source
-from keylane.proxy.control.node_gauges import NodeGauges
 from keylane.proxy.control.server import Access, ControlServer, Shown
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.nodes.group import NodeGroup
@@ -42,11 +40,11 @@ class Upkeep:
     watched: Watched
 
     def lines(self) -> list[str]:
-        """For `/readyz`."""
+        """Return lines for `/readyz`."""
         return self.watched.lines() + self.set_aside.lines()
 
     def samples(self) -> Iterator[Sample]:
-        """For metrics."""
+        """Yield samples for metrics."""
         for topic in sorted(OWN_TOPICS):
             labels, count = (("topic", topic),), self.set_aside.counts[topic]
             yield Sample("keylane_records_set_aside", GAUGE, SET_ASIDE, labels, count)
@@ -80,7 +78,15 @@ def make_control(
 ) -> ControlServer:
     """Return the control server of a node. Raises: ConfigInvalid."""
     config, stats, cluster = base.config, base.stats, base.cluster
-    context, connections_max = cluster.security.control, base.connections_max
+    door = None
+    if cluster.security.control is not None:
+        door = TlsDoor(  # as many handshakes at once as connections
+            cluster.security.control,
+            stats=stats,
+            connections_max=base.connections_max,
+            per_address_max=config.control_connections_per_address_max,
+            timeout_s=min(config.frame_timeout_s, HANDSHAKE_S_MAX),
+        )
 
     def lane_groups() -> list[str]:
         """Groups that have joined here, then those that have offsets of lanes."""
@@ -111,26 +117,11 @@ def make_control(
         elsewhere=shared.placement.control_of_group,
         access=Access(
             guard=ControlGuard(config),
-            door=open_control_door(context, stats, config, connections_max),
+            door=door,
             connections=make_door(
                 stats,
-                connections_max=connections_max,
+                connections_max=base.connections_max,
                 per_address_max=config.control_connections_per_address_max,
             ),
         ),
-    )
-
-
-def open_control_door(
-    context: ssl.SSLContext | None, stats: ProxyStats, config: ProxyConfig, connections_max: int
-) -> TlsDoor | None:
-    """What makes the control port's handshakes, as many at once as connections; None: no TLS."""
-    if context is None:
-        return None
-    return TlsDoor(
-        context,
-        stats=stats,
-        connections_max=connections_max,
-        per_address_max=config.control_connections_per_address_max,
-        timeout_s=min(config.frame_timeout_s, HANDSHAKE_S_MAX),
     )

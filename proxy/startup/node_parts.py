@@ -9,18 +9,17 @@ from collections.abc import Callable
 from typing import Final
 
 from keylane import __version__
-from keylane.config.node import ProxyConfig, split_address
+from keylane.config.node import split_address
 from keylane.errors import KeylaneError
 from keylane.offsets.records.journal import FORMAT
 from keylane.proxy.apis.shared.context import Shared
-from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.control.server import ControlServer
 from keylane.proxy.nodes.gate.seals import NodeTrust
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.nodes.lone_seat import LoneSeat
 from keylane.proxy.nodes.node_secrets import NodeSecrets
 from keylane.proxy.nodes.process_mark import make_mark
-from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.startup.control_setup import ControlBase
 from keylane.proxy.topics.node_values import Membership, NodeInfo
 
 ANY_HOST: Final = ("0.0.0.0", "::")  # noqa: S104 - replaced in messages
@@ -31,30 +30,22 @@ class NodeParts:
 
     def __init__(
         self,
-        config: ProxyConfig,
-        cluster: Cluster,
-        stats: ProxyStats,
+        base: ControlBase,
         *,
+        shared: Callable[[], Shared],
+        control: Callable[[], ControlServer | None],
         on_failed: Callable[[KeylaneError], None],
     ) -> None:
-        """Call `share` before either is started. Raises: ConfigInvalid (`node_secret_file`)."""
-        self._config, self._cluster, self._stats = config, cluster, stats
-        self._secrets = NodeSecrets(config.node_secret_file)
-        self._shared: Shared | None = None
-        self._control: ControlServer | None = None
-        self.group = None if config.node is None else self._make_group()
-        is_alone = config.node is None and not config.beside_others
-        self.seat = self._make_seat(on_failed) if is_alone else None
+        """Raises: ConfigInvalid (`node_secret_file`).
 
-    @property
-    def shared(self) -> Shared:
-        """Return what sessions share."""
-        assert self._shared is not None, "set before anything starts"
-        return self._shared
-
-    def share(self, shared: Shared, control: ControlServer | None) -> None:
-        """Name the parts that were made after this one."""
+        shared, control: give parts that stand on the node's seat, so that they are made after it.
+        """
+        self._config, self._cluster, self._stats = base.config, base.cluster, base.stats
+        self._secrets = NodeSecrets(base.config.node_secret_file)
         self._shared, self._control = shared, control
+        self.group = None if base.config.node is None else self._make_group()
+        is_alone = base.config.node is None and not base.config.beside_others
+        self.seat = self._make_seat(on_failed) if is_alone else None
 
     def _make_group(self) -> NodeGroup:
         return NodeGroup(
@@ -70,7 +61,7 @@ class NodeParts:
             self._cluster,
             session_timeout_ms=self._config.node_session_timeout_ms,
             describe=self._lone_info,
-            on_membership=lambda _: self.shared.groups.drop_lost(),
+            on_membership=lambda _: self._shared().groups.drop_lost(),
             on_refused=on_failed,
             trust=NodeTrust(self._secrets, self._count_stranger),
         )
@@ -82,7 +73,7 @@ class NodeParts:
         """Return the message of the only node to one that comes later."""
         return NodeInfo(
             number=0,
-            bootstrap=self.shared.bootstrap,
+            bootstrap=self._shared().bootstrap,
             version=__version__,
             lone=True,
             journal=FORMAT,
@@ -91,7 +82,7 @@ class NodeParts:
 
     def _node_info(self) -> NodeInfo:
         """Return the message of this node to the others."""
-        config, control = self._config, self._control
+        config, control, shared = self._config, self._control(), self._shared()
         assert config.node is not None, "asked for among many nodes"
         url = ""
         if control is not None:
@@ -101,8 +92,8 @@ class NodeParts:
             url = f"{control.scheme}://{host}:{port}"
         return NodeInfo(
             number=config.node,
-            bootstrap=self.shared.bootstrap,
-            brokers=dict(self.shared.addresses),
+            bootstrap=shared.bootstrap,
+            brokers=dict(shared.addresses),
             rules=self._cluster.node_rules,
             pinned=self._cluster.registry.pins(),
             lane_name_pattern=config.lane_name_pattern or "",
@@ -113,7 +104,8 @@ class NodeParts:
 
     def _on_membership(self, membership: Membership) -> None:
         """Take in a new agreement of the nodes: members, and the owners of groups."""
-        self.shared.update_nodes(membership)
+        shared = self._shared()
+        shared.update_nodes(membership)
         self._stats.node_generations += 1
-        self.shared.groups.note_readers(node.journal for node in membership.nodes)
-        self.shared.groups.drop_lost()
+        shared.groups.note_readers(node.journal for node in membership.nodes)
+        shared.groups.drop_lost()

@@ -12,21 +12,19 @@ from kio.schema.errors import ErrorCode
 from kio.schema.metadata.v9.request import MetadataRequest, MetadataRequestTopic
 from kio.schema.types import TopicName
 
+from keylane.config.own_names import JOURNAL_ID_PREFIX, JOURNAL_TOPIC, SCANS_TOPIC
 from keylane.errors import ConfigInvalid, LoginRefused, RightMissing, UpstreamLost
 from keylane.journal.epochs import Brokers, next_epoch
-from keylane.journal.openings import TRANSACTIONAL_ID_PREFIX
-from keylane.offsets.records.journal import TOPIC_NAME
 from keylane.proxy.apis.shared.request import Operation
-from keylane.proxy.scans.records import TOPIC_NAME as SCANS
 
 log = logging.getLogger("keylane.nodes")
 
-PROBE: Final = f"{TRANSACTIONAL_ID_PREFIX}probe"
+PROBE: Final = f"{JOURNAL_ID_PREFIX}probe"
 """No node writes with it: to be given an epoch shows the right, and fences none."""
 NOT_GIVEN: Final = -(2**31)
 """Operations of a broker that was not asked, or does not know."""
 NEEDED: Final = (Operation.READ, Operation.WRITE)
-TOPICS: Final = (TOPIC_NAME, SCANS)
+TOPICS: Final = (JOURNAL_TOPIC, SCANS_TOPIC)
 
 
 async def expect_rights(brokers: Brokers) -> None:
@@ -55,7 +53,7 @@ async def _expect_rights(brokers: Brokers) -> None:
     except RightMissing as error:
         raise ConfigInvalid(
             "keylane's principal needs DESCRIBE and WRITE on transactional ids with the prefix "
-            f"{TRANSACTIONAL_ID_PREFIX} ({error})"
+            f"{JOURNAL_ID_PREFIX} ({error})"
         ) from None
 
 

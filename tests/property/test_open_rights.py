@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.proxy.startup.open_rights import (
+from keylane.proxy.startup.rights_advice import (
     ALLOW,
     ALTER,
     ANY_OPERATION,

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from keylane.config.node import LaneRule, ProxyConfig
+from keylane.config.security import SecurityConfig
 from keylane.errors import UpstreamLost
+from keylane.proxy.control.api.assignments import ClusterTopics
 from keylane.proxy.control.api.settings import Settings
 from keylane.proxy.control.auth import ControlGuard
 from keylane.proxy.control.describe import GroupReport
-from keylane.proxy.control.door import ControlDoor
+from keylane.proxy.control.door import ControlDoor, make_door
 from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import Exposition
 from keylane.proxy.control.server import Access, ControlServer, Shown
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.runtime.stats import ProxyStats
+from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.topics.range_table import Assignment, RangeTable, RangeTableHolder
+from keylane.proxy.topics.settings_store import SettingsStore
 from keylane.proxy.topics.switches import SwitchBoard, Switches
 
+CONNECTIONS_MAX = 256
 TOPICS = {"orders": 3, "shop": 2, "quiet": 1}
 
 
-class MemoryStore:
-    """Implements `control_api.settings.Store`."""
+class MemoryStore(SettingsStore):
+    """Keeps settings in memory, in the place of their topic."""
 
     def __init__(self, assignments: RangeTableHolder, switches: SwitchBoard) -> None:
         self.assignments, self.switches = assignments, switches
@@ -55,8 +61,8 @@ class MemoryStore:
             raise self.failure
 
 
-class FakeTopics:
-    """Implements `control_api.assignments.Topics`."""
+class FakeTopics(ClusterTopics):
+    """Made-up topics, in the place of a cluster's."""
 
     def __init__(self) -> None:
         self.is_down = False
@@ -98,7 +104,6 @@ class ControlPort:
         guard: ControlGuard | None = None,
         door: TlsDoor | None = None,
         connections: ControlDoor | None = None,
-        live: LiveFeed | None = None,
         **config: Any,
     ) -> None:
         settings = {
@@ -111,18 +116,27 @@ class ControlPort:
         self.store = MemoryStore(self.assignments, self.switches)
         self.topics = FakeTopics()
         self.health = Health()
-        given: dict[str, Any] = {"guard": guard, "door": door, "connections": connections}
+        describer: Any = FakeDescriber()
+        stats = ProxyStats()
         self.server = ControlServer(
             "127.0.0.1:0",
             Shown(
-                Exposition([ProxyStats().samples]),
+                Exposition([stats.samples]),
                 self.health,
-                FakeDescriber(),  # type: ignore[arg-type]  # it asks no broker
-                live,
+                describer,
+                LiveFeed(describer, LaneLoads(time.monotonic), stats, views=list, groups=list),
             ),
             Settings(self.store, self.assignments, self.switches),
             self.topics,
-            access=Access(**{name: part for name, part in given.items() if part is not None}),
+            elsewhere=lambda _group: None,
+            access=Access(
+                guard=guard or ControlGuard(SecurityConfig()),
+                door=door,
+                connections=connections
+                or make_door(
+                    stats, connections_max=CONNECTIONS_MAX, per_address_max=CONNECTIONS_MAX
+                ),
+            ),
         )
 
     @property

@@ -13,7 +13,7 @@ from keylane.assignor.protocol import write_assignment
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.apis.commits.steps_back import note_given
 from keylane.proxy.lanes.split_io import ScannedBlock
-from keylane.proxy.runtime.stats import GROUPS_COUNTED_MAX, OTHER_GROUPS, ProxyStats
+from keylane.proxy.runtime.stats import LABELS_MAX, OTHER_GROUPS, ProxyStats
 from keylane.proxy.topics.placement import Placement
 from keylane.wire.messages import write_message
 from tests.reference.crash_world import Kafka, Node
@@ -136,12 +136,12 @@ def test_series_are_bounded() -> None:
     """Groups beyond the bound share one."""
     stats = ProxyStats()
 
-    for number in range(GROUPS_COUNTED_MAX + 5):
+    for number in range(LABELS_MAX + 5):
         stats.stepped_back(f"group-{number}", 2)
     stats.stepped_back("group-0", 3)
 
     assert stats.commits_back["group-0"] == 5 and stats.commits_back[OTHER_GROUPS] == 10
-    assert len(stats.commits_back) == GROUPS_COUNTED_MAX + 1
+    assert len(stats.commits_back) == LABELS_MAX + 1
 
 
 def synced(context: FakeContext, assignment: bytes, *, code: int = 0) -> None:

@@ -5,19 +5,28 @@ Source: docs/control-api.md.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aiohttp import web
 
 from keylane.errors import AssignmentInvalid, RangesOverlap
 from keylane.keyrange.space import HASH_MAX, WHOLE, KeyRange, merge_ranges
-from keylane.proxy.control.api.models import AssignmentIn, AssignmentsIn, AssignmentsPatch, Part
+from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.control.api import models
+from keylane.proxy.control.api.models import Part
+from keylane.proxy.control.api.operations import DELETE, GUARDED, READ, ControlOperation
 from keylane.proxy.control.api.problems import Problem, pointer
-from keylane.proxy.control.api.requests import check_version, entity_tag, read_body, read_name
+from keylane.proxy.control.api.requests import (
+    answer,
+    answer_deleted,
+    check_version,
+    read_body,
+    read_name,
+)
 from keylane.proxy.control.api.settings import Settings, report
 from keylane.proxy.topics.range_table import (
     CLIENT_ID_MAX,
@@ -27,74 +36,117 @@ from keylane.proxy.topics.range_table import (
 )
 from keylane.proxy.topics.switches import ACCEPT_RANGE_FETCH, ALLOW_INDIVIDUAL_COMMIT
 
-log = logging.getLogger("keylane.control")
-
 CLIENT_ID: Final = re.compile(rf"(?s).{{1,{CLIENT_ID_MAX}}}")
+PART: Final = {"topic": "orders", "partition": 0, "ranges": [["0", "4611686018427387902"]]}
 Place = tuple[str | int, ...]
 """Place where something stands in the body."""
 Changes = Mapping[str, Sequence[Part] | None]
 
 
-class Topics(Protocol):
-    """Parts of the cluster that an assignment is checked with."""
+class ClusterTopics:
+    """Topics as the cluster has them: what is known is believed, what is not is asked."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
 
     async def partition_count(self, topic: str, *, at_least: int) -> int | None:
-        """Return how many partitions a topic has; None: there is no such topic.
+        """Return the partition count of a topic; None: there is no such topic.
 
-        at_least: what is known is asked again when it is less. Raises: UpstreamLost.
+        at_least: a count that is known is asked again when it is less. Raises: UpstreamLost.
         """
+        known = self._known(topic)
+        if known is None or known < at_least:
+            await self._cluster.refresh_topic(topic)
+            known = self._known(topic)
+        return known
 
     def is_lane_name(self, topic: str) -> bool:
         """Return whether the name stands for lanes of another topic."""
+        return self._cluster.registry.physical_name(topic) != topic
+
+    def _known(self, topic: str) -> int | None:
+        registry = self._cluster.registry
+        found = registry.topics.get(topic)
+        # Lanes keep to the count that they began with; key ranges are of real partitions.
+        return registry.grown.get(topic, found.partition_count) if found is not None else None
 
 
 class AssignmentHandlers:
     """Handlers of `/assignments`. A change is made of the newest version, or not at all."""
 
-    def __init__(self, settings: Settings, topics: Topics) -> None:
+    def __init__(self, settings: Settings, topics: ClusterTopics) -> None:
         self._settings, self._topics = settings, topics
 
-    async def get_all(self, _request: web.Request) -> web.Response:
-        """All assignments."""
+    def operations(self) -> list[ControlOperation]:
+        """Return the operations on key ranges of client ids."""
+        everything = partial(ControlOperation, path="/assignments", has_version=True)
+        one = partial(ControlOperation, path="/assignments/{client_id}", has_version=True)
+        examples = {"assignments": {"billing-0": [PART]}}
+        return [
+            everything(
+                method="GET", handler=self._get_all, answer=models.AssignmentsOut,
+                summary="All assignments",
+            ),
+            everything(
+                method="PUT", handler=self._replace, answer=models.AssignmentsOut,
+                body=models.AssignmentsIn, example=examples, problems=GUARDED,
+                summary="Put these assignments in the place of all that there are",
+            ),
+            everything(
+                method="PATCH", handler=self._update, answer=models.AssignmentsOut,
+                body=models.AssignmentsPatch, example=examples, problems=GUARDED,
+                summary="Set and delete assignments of a set of clients, all at once",
+            ),
+            everything(
+                method="DELETE", handler=self._clear, problems=DELETE,
+                summary="Delete all assignments",
+            ),
+            one(
+                method="GET", handler=self._get, answer=models.AssignmentOut, problems=READ,
+                summary="The assignment of one client",
+            ),
+            one(
+                method="PUT", handler=self._set, answer=models.AssignmentOut,
+                body=models.AssignmentIn, example={"assignment": [PART]}, problems=GUARDED,
+                summary="Give one client its assignment",
+            ),
+            one(
+                method="DELETE", handler=self._delete, problems=(*DELETE, HTTPStatus.NOT_FOUND),
+                summary="Delete the assignment of one client",
+            ),
+        ]  # fmt: skip
+
+    async def _get_all(self, _request: web.Request) -> web.Response:
         return _answer_all(self._settings.assignments.table)
 
-    async def replace(self, request: web.Request) -> web.Response:
-        """Put these in the place of all that there are."""
-        body = await read_body(request, AssignmentsIn)
-        changes: dict[str, Sequence[Part] | None] = {**body.assignments}
-        table = await self._change(request, changes, replaces=True)
-        return _answer_all(table)
+    async def _replace(self, request: web.Request) -> web.Response:
+        body = await read_body(request, models.AssignmentsIn)
+        return _answer_all(await self._change(request, body.assignments, replaces=True))
 
-    async def update(self, request: web.Request) -> web.Response:
-        """Set and delete a set of clients at once."""
-        body = await read_body(request, AssignmentsPatch)
+    async def _update(self, request: web.Request) -> web.Response:
+        body = await read_body(request, models.AssignmentsPatch)
         return _answer_all(await self._change(request, body.assignments))
 
-    async def clear(self, request: web.Request) -> web.Response:
-        """Delete all."""
+    async def _clear(self, request: web.Request) -> web.Response:
         table = await self._change(request, {}, replaces=True)
-        return web.Response(status=204, headers={"ETag": entity_tag(table.version)})
+        return answer_deleted(table.version)
 
-    async def get(self, request: web.Request) -> web.Response:
-        """The assignment of one client."""
+    async def _get(self, request: web.Request) -> web.Response:
         client_id = read_name(request, "client_id", CLIENT_ID)
-        table = self._settings.assignments.table
-        return _answer_one(table, client_id)
+        return _answer_one(self._settings.assignments.table, client_id)
 
-    async def set(self, request: web.Request) -> web.Response:
-        """Give one client its assignment."""
+    async def _set(self, request: web.Request) -> web.Response:
         client_id = read_name(request, "client_id", CLIENT_ID)
-        body = await read_body(request, AssignmentIn)
+        body = await read_body(request, models.AssignmentIn)
         table = await self._change(request, {client_id: body.assignment}, root=("assignment",))
         return _answer_one(table, client_id)
 
-    async def delete(self, request: web.Request) -> web.Response:
-        """Take the assignment of one client away."""
+    async def _delete(self, request: web.Request) -> web.Response:
         client_id = read_name(request, "client_id", CLIENT_ID)
         if client_id not in self._settings.assignments.table.clients:
             raise _no_client(client_id)
         table = await self._change(request, {client_id: None})
-        return web.Response(status=204, headers={"ETag": entity_tag(table.version)})
+        return answer_deleted(table.version)
 
     async def _change(
         self,
@@ -190,23 +242,15 @@ def show_parts(parts: Parts) -> list[dict[str, Any]]:
 
 
 def _answer_all(table: RangeTable) -> web.Response:
-    return web.json_response(
-        {
-            "version": table.version,
-            "assignments": {client: show_parts(parts) for client, parts in table.clients.items()},
-        },
-        headers={"ETag": entity_tag(table.version)},
-    )
+    assignments = {client: show_parts(parts) for client, parts in table.clients.items()}
+    return answer(table.version, {"assignments": assignments})
 
 
 def _answer_one(table: RangeTable, client_id: str) -> web.Response:
     parts = table.clients.get(client_id)
     if parts is None:
         raise _no_client(client_id)
-    return web.json_response(
-        {"version": table.version, "client_id": client_id, "assignment": show_parts(parts)},
-        headers={"ETag": entity_tag(table.version)},
-    )
+    return answer(table.version, {"client_id": client_id, "assignment": show_parts(parts)})
 
 
 def _no_client(client_id: str) -> Problem:

@@ -52,15 +52,12 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
         return await handler(request)
     except Problem as problem:
         return render(problem)
-    except SettingsUnsaved as error:
-        outcome = "unknown" if error.is_unknown else "unchanged"
+    except (SettingsUnsaved, UpstreamLost, NotCoordinator) as error:
+        more = {}
+        if isinstance(error, SettingsUnsaved):
+            more["outcome"] = "unknown" if error.is_unknown else "unchanged"
         unavailable = HTTPStatus.SERVICE_UNAVAILABLE
-        return render(
-            Problem(unavailable, str(error), headers={"Retry-After": "1"}, outcome=outcome)
-        )
-    except (UpstreamLost, NotCoordinator) as error:
-        unavailable = HTTPStatus.SERVICE_UNAVAILABLE
-        return render(Problem(unavailable, str(error), headers={"Retry-After": "1"}))
+        return render(Problem(unavailable, str(error), headers={"Retry-After": "1"}, **more))
     except web.HTTPException as error:
         return render(_of_aiohttp(request, error))
     except Exception:

@@ -1,4 +1,4 @@
-"""Requests: bodies within bounds, parameters, preconditions.
+"""Requests within bounds: bodies, parameters, preconditions; answers with their version.
 
 Source: RFC 9110 (13.1.1 If-Match, 8.8.3 ETag), RFC 6585 (428).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -77,8 +78,19 @@ def read_name(request: web.Request, name: str, pattern: re.Pattern[str]) -> str:
 
 
 def entity_tag(version: int) -> str:
-    """The ETag of a version."""
+    """Return the ETag of a version."""
     return f'"{version}"'
+
+
+def answer(version: int, values: Mapping[str, Any]) -> web.Response:
+    """Answer with a version, and with the values that it has."""
+    document = {"version": version, **values}
+    return web.json_response(document, headers={"ETag": entity_tag(version)})
+
+
+def answer_deleted(version: int) -> web.Response:
+    """Answer with the version after a deletion, and without a body."""
+    return web.Response(status=HTTPStatus.NO_CONTENT, headers={"ETag": entity_tag(version)})
 
 
 def check_version(request: web.Request, version: int, *, is_needed: bool) -> None:

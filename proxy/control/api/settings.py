@@ -3,43 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from aiohttp import web
 
-from keylane.proxy.topics.range_table import Assignment, RangeTable, RangeTableHolder
-from keylane.proxy.topics.switches import SwitchBoard, Switches
+from keylane.proxy.topics.range_table import RangeTableHolder
+from keylane.proxy.topics.settings_store import SettingsStore
+from keylane.proxy.topics.switches import SwitchBoard
 
 log = logging.getLogger("keylane.control")
 
 NAMES_SHOWN: Final = 20
 
 
-class Store(Protocol):
-    """Keeps settings (`proxy.topics.settings_store`); the holders are new when a change returns."""
-
-    async def change_assignments(
-        self, decide: Callable[[RangeTable], Mapping[str, Assignment | None]]
-    ) -> RangeTable:
-        """Apply what `decide` makes of the newest table.
-
-        Raises: AssignmentInvalid, RangesOverlap, SettingsUnsaved; what `decide` raises.
-        """
-
-    async def change_switches(self, decide: Callable[[Switches], Switches]) -> Switches:
-        """Put what `decide` makes of the newest switches in their place.
-
-        Raises: SettingsUnsaved; what `decide` raises.
-        """
-
-
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Settings that can be changed while running."""
 
-    store: Store
+    store: SettingsStore
     assignments: RangeTableHolder
     switches: SwitchBoard
 

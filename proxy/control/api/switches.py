@@ -5,19 +5,21 @@ Source: docs/control-api.md.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 
 from aiohttp import web
 
+from keylane.config.topic_rules import LEGAL_TOPIC
 from keylane.errors import AssignmentInvalid
+from keylane.proxy.control.api import models
 from keylane.proxy.control.api.assignments import CLIENT_ID
-from keylane.proxy.control.api.models import ClientSwitchIn, SwitchesIn, TopicSwitchIn
+from keylane.proxy.control.api.operations import GUARDED, WRITE, ControlOperation
 from keylane.proxy.control.api.problems import Problem
-from keylane.proxy.control.api.requests import check_version, entity_tag, read_body, read_name
+from keylane.proxy.control.api.requests import answer, check_version, read_body, read_name
 from keylane.proxy.control.api.settings import Settings, report
 from keylane.proxy.topics.switches import (
     ACCEPT_INDIVIDUAL_COMMIT,
@@ -26,7 +28,7 @@ from keylane.proxy.topics.switches import (
     Switches,
 )
 
-TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+EXAMPLE: Final = {ACCEPT_INDIVIDUAL_COMMIT: True, ACCEPT_RANGE_FETCH: {"orders": False}}
 
 
 class SwitchHandlers:
@@ -35,13 +37,49 @@ class SwitchHandlers:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    async def get_all(self, _request: web.Request) -> web.Response:
-        """All switches that are set."""
+    def operations(self) -> list[ControlOperation]:
+        """Return the operations on what is allowed."""
+        everything = partial(ControlOperation, path="/switches", has_version=True)
+        topic = partial(ControlOperation, path="/switches/topics/{topic}", has_version=True)
+        client = partial(ControlOperation, path="/switches/clients/{client_id}", has_version=True)
+        return [
+            everything(
+                method="GET", handler=self._get_all, answer=models.SwitchesOut,
+                summary="All switches that are set",
+            ),
+            everything(
+                method="PUT", handler=self._replace, answer=models.SwitchesOut,
+                body=models.SwitchesIn, problems=GUARDED, example=EXAMPLE,
+                summary="Set these switches, and leave all others to the configuration",
+            ),
+            topic(
+                method="GET", handler=self._get_topic, answer=models.TopicSwitchOut,
+                problems=(HTTPStatus.BAD_REQUEST,),
+                summary="Whether parts of a topic's partitions may be fetched",
+            ),
+            topic(
+                method="PUT", handler=self._set_topic, answer=models.TopicSwitchOut,
+                body=models.TopicSwitchIn, example={ACCEPT_RANGE_FETCH: True}, problems=WRITE,
+                summary="Set the switch of a topic; null leaves it to the configuration",
+            ),
+            client(
+                method="GET", handler=self._get_client, answer=models.ClientSwitchOut,
+                problems=(HTTPStatus.BAD_REQUEST,),
+                summary="Whether a client takes parts of partitions",
+            ),
+            client(
+                method="PUT", handler=self._set_client, answer=models.ClientSwitchOut,
+                body=models.ClientSwitchIn, example={ALLOW_INDIVIDUAL_COMMIT: False},
+                problems=WRITE,
+                summary="Set the switch of a client; null leaves it to the configuration",
+            ),
+        ]  # fmt: skip
+
+    async def _get_all(self, _request: web.Request) -> web.Response:
         return self._answer_all()
 
-    async def replace(self, request: web.Request) -> web.Response:
-        """Set these, and all others as configured."""
-        body = await read_body(request, SwitchesIn)
+    async def _replace(self, request: web.Request) -> web.Response:
+        body = await read_body(request, models.SwitchesIn)
 
         def change(now: Switches) -> Switches:
             check_version(request, now.version, is_needed=not now.is_empty)
@@ -52,47 +90,43 @@ class SwitchHandlers:
                 clients=body.allow_individual_commit,
             )
 
-        await self._change(request, change, ["all"])
+        await self._change(request, change, "all")
         return self._answer_all()
 
-    async def get_topic(self, request: web.Request) -> web.Response:
-        """The switch of one topic as it stands."""
-        return self._answer_topic(read_name(request, "topic", TOPIC))
+    async def _get_topic(self, request: web.Request) -> web.Response:
+        return self._answer_topic(read_name(request, "topic", LEGAL_TOPIC))
 
-    async def set_topic(self, request: web.Request) -> web.Response:
-        """Set the switch of one topic, or leave it to the configuration."""
-        topic = read_name(request, "topic", TOPIC)
-        wanted = (await read_body(request, TopicSwitchIn)).accept_range_fetch
+    async def _set_topic(self, request: web.Request) -> web.Response:
+        topic = read_name(request, "topic", LEGAL_TOPIC)
+        wanted = (await read_body(request, models.TopicSwitchIn)).accept_range_fetch
 
         def change(now: Switches) -> Switches:
             check_version(request, now.version, is_needed=False)
             return replace(now, topics=_with(now.topics, topic, wanted=wanted))
 
-        await self._change(request, change, [f"{ACCEPT_RANGE_FETCH}:{topic}"], field="topic")
+        await self._change(request, change, f"{ACCEPT_RANGE_FETCH}:{topic}", field="topic")
         return self._answer_topic(topic)
 
-    async def get_client(self, request: web.Request) -> web.Response:
-        """The switch of one client as it stands."""
+    async def _get_client(self, request: web.Request) -> web.Response:
         return self._answer_client(read_name(request, "client_id", CLIENT_ID))
 
-    async def set_client(self, request: web.Request) -> web.Response:
-        """Set the switch of one client, or leave it to the configuration."""
+    async def _set_client(self, request: web.Request) -> web.Response:
         client_id = read_name(request, "client_id", CLIENT_ID)
-        wanted = (await read_body(request, ClientSwitchIn)).allow_individual_commit
+        wanted = (await read_body(request, models.ClientSwitchIn)).allow_individual_commit
 
         def change(now: Switches) -> Switches:
             check_version(request, now.version, is_needed=False)
             return replace(now, clients=_with(now.clients, client_id, wanted=wanted))
 
-        names = [f"{ALLOW_INDIVIDUAL_COMMIT}:{client_id}"]
-        await self._change(request, change, names, field="client_id")
+        name = f"{ALLOW_INDIVIDUAL_COMMIT}:{client_id}"
+        await self._change(request, change, name, field="client_id")
         return self._answer_client(client_id)
 
     async def _change(
         self,
         request: web.Request,
         change: Callable[[Switches], Switches],
-        names: Sequence[str],
+        name: str,
         *,
         field: str = "",
     ) -> None:
@@ -104,42 +138,36 @@ class SwitchHandlers:
             after = await self._settings.store.change_switches(decide)
         except AssignmentInvalid as error:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), field=field) from None
-        report(request, "switches", after.version, names)
+        report(request, "switches", after.version, [name])
 
     def _answer_all(self) -> web.Response:
         board = self._settings.switches
         now = board.current
-        document = {
-            "version": now.version,
+        values = {
             ACCEPT_INDIVIDUAL_COMMIT: now.accept_individual_commit,
             ACCEPT_RANGE_FETCH: dict(now.topics),
             ALLOW_INDIVIDUAL_COMMIT: dict(now.clients),
             "configured": {ACCEPT_INDIVIDUAL_COMMIT: board.configured_individual_commit},
         }
-        return web.json_response(document, headers={"ETag": entity_tag(now.version)})
+        return answer(now.version, values)
 
     def _answer_topic(self, topic: str) -> web.Response:
         board = self._settings.switches
-        document = {
-            "version": board.current.version,
-            "topic": topic,
-            ACCEPT_RANGE_FETCH: board.accepts_range_fetch(topic),
-            "is_set": topic in board.current.topics,
-        }
-        return web.json_response(document, headers={"ETag": entity_tag(board.current.version)})
+        is_on, is_set = board.accepts_range_fetch(topic), topic in board.current.topics
+        values = {"topic": topic, ACCEPT_RANGE_FETCH: is_on, "is_set": is_set}
+        return answer(board.current.version, values)
 
     def _answer_client(self, client_id: str) -> web.Response:
         board = self._settings.switches
-        document = {
-            "version": board.current.version,
-            "client_id": client_id,
-            ALLOW_INDIVIDUAL_COMMIT: board.allows_individual_commit(client_id),
-            "is_set": client_id in board.current.clients,
-        }
-        return web.json_response(document, headers={"ETag": entity_tag(board.current.version)})
+        is_on, is_set = (
+            board.allows_individual_commit(client_id),
+            client_id in board.current.clients,
+        )
+        values = {"client_id": client_id, ALLOW_INDIVIDUAL_COMMIT: is_on, "is_set": is_set}
+        return answer(board.current.version, values)
 
 
 def _with(flags: Mapping[str, bool], name: str, *, wanted: bool | None) -> dict[str, bool]:
-    """The flags with one set, or None: without it."""
+    """Return the flags with one set; wanted is None: without it."""
     kept = {key: value for key, value in flags.items() if key != name}
     return kept if wanted is None else {**kept, name: wanted}

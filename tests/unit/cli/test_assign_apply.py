@@ -1,4 +1,4 @@
-"""keylane/cli/assign_apply.py: a plan becomes a proxy's assignments, whatever they were before."""
+"""keylane/cli/assign.py, --apply: a plan becomes a proxy's assignments, whatever they were."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keylane.cli.assign_apply import plan_changes
+from keylane.cli.assign import plan_changes
 from keylane.cli.main import main
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from tests.reference.control_port import control_port_in_thread

@@ -1,10 +1,10 @@
-"""proxy/control/certificate_names.py: names as OpenSSL and Kafka write them."""
+"""proxy/control/auth.py: names as OpenSSL and Kafka write them."""
 
 from __future__ import annotations
 
 import pytest
 
-from keylane.proxy.control.certificate_names import names_of
+from keylane.proxy.control.auth import names_of
 
 ORGANISED = (
     (("countryName", "DE"),),

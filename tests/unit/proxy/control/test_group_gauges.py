@@ -9,7 +9,7 @@ from keylane.offsets.positions import PositionMap
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.offsets.values import Position
-from keylane.proxy.control.group_gauges import LABEL_CHARS_MAX, GroupGauges
+from keylane.proxy.control.gauges import LABEL_CHARS_MAX, GroupGauges
 from keylane.proxy.runtime.stats import Sample
 
 TOPIC_ID = uuid.UUID(int=7)

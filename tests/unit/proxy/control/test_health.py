@@ -15,7 +15,7 @@ from keylane.tasks import Watched
 async def ask(health: Health) -> list[tuple[int, str]]:
     """What /livez and /readyz answer now."""
     app = web.Application()
-    app.add_routes(health.routes())
+    app.add_routes([web.get("/livez", health.livez), web.get("/readyz", health.readyz)])
     async with TestClient(TestServer(app)) as client:
         answers = [await client.get(path) for path in ("/livez", "/readyz")]
         return [(answer.status, await answer.text()) for answer in answers]

@@ -1,8 +1,8 @@
-"""proxy/control/node_gauges.py: before a node has joined, and without a lease."""
+"""proxy/control/gauges.py: before a node has joined, and without a lease."""
 
 from __future__ import annotations
 
-from keylane.proxy.control.node_gauges import NodeGauges
+from keylane.proxy.control.gauges import NodeGauges
 from keylane.proxy.topics.node_values import NO_NODE, Membership, NodeInfo
 
 AGREED = Membership(

@@ -11,8 +11,18 @@ from kio.schema.errors import ErrorCode
 
 from keylane.config.security import SecurityConfig
 from keylane.errors import UpstreamLost
-from keylane.proxy.startup.open_rights import ALLOW, DENY, LITERAL, OWN, PREFIXED, READ, WRITE
-from keylane.proxy.startup.rights_advice import NAMED_MAX, advise, own_principals
+from keylane.proxy.startup.rights_advice import (
+    ALLOW,
+    DENY,
+    LITERAL,
+    NAMED_MAX,
+    OWN,
+    PREFIXED,
+    READ,
+    WRITE,
+    advise,
+    own_principals,
+)
 
 OWN_NAME = "User:keylane"
 
@@ -58,7 +68,7 @@ async def test_others_that_may_are_named_with_what_to_run(caplog) -> None:
         (5, "*", LITERAL, "User:*", WRITE, ALLOW),
     )
 
-    await advise(brokers, {OWN_NAME})
+    await advise(brokers.request, {OWN_NAME})
 
     (reported,) = lines(caplog, logging.WARNING)
     deny = "kafka-acls --add --deny-principal 'User:alice' --operation Read --group __keylane_nodes"
@@ -74,7 +84,7 @@ async def test_where_no_other_may_the_advice_remains(caplog) -> None:
     """A line for each kind of right, and one that all is as it should be."""
     caplog.set_level(logging.INFO)
 
-    await advise(Brokers(), {OWN_NAME})
+    await advise(Brokers().request, {OWN_NAME})
 
     assert not lines(caplog, logging.WARNING)
     *advice, verdict = lines(caplog, logging.INFO)
@@ -89,7 +99,7 @@ async def test_rights_that_cannot_be_listed(caplog, code: int, count: int, text:
     """One line says so, at INFO."""
     caplog.set_level(logging.INFO)
 
-    await advise(Brokers(code=code), ())
+    await advise(Brokers(code=code).request, ())
 
     reported = lines(caplog, logging.INFO)
     assert len(reported) == count and text in reported[0] and not lines(caplog, logging.WARNING)
@@ -103,7 +113,7 @@ async def test_a_broker_that_is_gone_ends_nothing(caplog) -> None:
         async def request(self, entity: Any) -> Any:
             raise UpstreamLost("gone")
 
-    await advise(Gone(), ())
+    await advise(Gone().request, ())
 
     assert "reason=gone" in lines(caplog, logging.INFO)[0]
 
@@ -112,7 +122,7 @@ async def test_so_many_are_named_and_no_more(caplog) -> None:
     """The others are counted."""
     acls = [(3, "*", LITERAL, f"User:u{n}", READ, ALLOW) for n in range(NAMED_MAX + 5)]
 
-    await advise(Brokers(*acls), {OWN_NAME})
+    await advise(Brokers(*acls).request, {OWN_NAME})
 
     (reported,) = lines(caplog, logging.WARNING)
     assert reported.count("deny-principal") == NAMED_MAX and "and 5 more" in reported

@@ -1,4 +1,4 @@
-"""proxy/control/api/topics.py: partition counts are believed until they do not suffice."""
+"""proxy/control/api/assignments.py: partition counts are believed until they do not suffice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from keylane.config.node import LaneRule
-from keylane.proxy.control.api.topics import ClusterTopics
+from keylane.proxy.control.api.assignments import ClusterTopics
 from keylane.proxy.topics.registry import TopicRegistry
 
 
