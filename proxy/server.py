@@ -147,10 +147,10 @@ class ProxyServer:
         wanted = self.config.broker_port(broker_id)
         port = await self._listen(broker_id, wanted, lambda: self._connect_broker(broker_id))
         try:
-            address = self._advertised(broker_id, port)
-        except ConfigInvalid:
+            address = self.config.advertised_broker(broker_id, port)
+        except ValueError as error:
             self._listeners.pop(broker_id).close()
-            raise
+            raise ConfigInvalid(str(error)) from None
         log.info("listening broker=%d port=%d", broker_id, port)
         return address
 
@@ -161,12 +161,6 @@ class ProxyServer:
     @property
     def _serves(self) -> bool:
         return self._sweeper is not None
-
-    def _advertised(self, broker_id: int, port: int) -> tuple[str, int]:
-        try:
-            return self.config.advertised_broker(broker_id, port)
-        except ValueError as error:
-            raise ConfigInvalid(str(error)) from None
 
     async def _listen(self, key: int | None, port: int, connect: Connect) -> int:
         host = split_address(self.config.listen)[0]

@@ -129,21 +129,19 @@ def open_control(request: Request, trust: ControlTrust, *, timeout_s: float) -> 
     token and the certificate.
     Raises: ConfigInvalid (files of `trust`), HTTPError, URLError, OSError.
     """
-    own, leads = _host_of(request), 0
-    shown = trust
+    own, shown, leads = _host_of(request), trust, 0
     while True:
         host = _host_of(request)
         is_named = host == own or trust.names(host)
+        if not is_named:
+            request.remove_header("Authorization")
+            shown = trust.anonymous()
         try:
             return _open(request, shown, timeout_s=timeout_s)
         except _Led as led:
             request, leads = led.request, leads + 1
             if leads > LEADS_MAX:
                 raise URLError(f"leads on and on, at last to {request.full_url}") from None
-            host = _host_of(request)
-            if host != own and not trust.names(host):
-                request.remove_header("Authorization")
-                shown = trust.anonymous()
         except HTTPError as error:
             if is_named or error.code not in REFUSED:
                 raise

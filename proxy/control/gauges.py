@@ -68,11 +68,8 @@ class GroupGauges:
         states: Callable[[], Iterable[tuple[StateKey, OffsetState]]],
         log_ends: Callable[[], Ends],
         lane_count: Callable[[], int],
-        *,
-        series_max: int = SERIES_MAX,
     ) -> None:
         self._states, self._log_ends, self._lane_count = states, log_ends, lane_count
-        self._series_max = series_max
         self._seen: dict[StateKey, tuple[OffsetState, int, int]] = {}
         """(state, its slowest lane, its fastest): a state is never changed, but replaced."""
 
@@ -99,9 +96,7 @@ class GroupGauges:
         yield Sample("keylane_groups", GAUGE, GROUPS, (), len(groups))
         yield Sample("keylane_offset_states", GAUGE, STATES, (), state_count)
         yield Sample("keylane_individual_commits", GAUGE, RANGES, (), range_count)
-        reported = heapq.nlargest(
-            self._series_max, behind, key=lambda place: behind[place].lane_lag
-        )
+        reported = heapq.nlargest(SERIES_MAX, behind, key=lambda place: behind[place].lane_lag)
         unlogged = len(behind) - len(reported)
         yield Sample("keylane_group_series_left_out", GAUGE, LEFT_OUT, (), unlogged)
         for name, text, field in (

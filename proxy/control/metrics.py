@@ -21,6 +21,11 @@ from keylane.proxy.runtime.stats import COUNTER, GAUGE, HISTOGRAM, Sample
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4"
 INFO: Final = "1, with keylane's version."
+FAMILIES: Final = {
+    COUNTER: CounterMetricFamily,
+    GAUGE: GaugeMetricFamily,
+    HISTOGRAM: HistogramMetricFamily,
+}
 
 Source = Callable[[], Iterable[Sample]]
 
@@ -44,7 +49,9 @@ class Exposition:
         for sample in self._samples():
             family = families.get(sample.name)
             if family is None:
-                family = families[sample.name] = _family(sample)
+                labels = [key for key, _ in sample.labels]
+                make = FAMILIES[sample.kind]
+                family = families[sample.name] = make(sample.name, sample.help, labels=labels)
             values = [value for _, value in sample.labels]
             if isinstance(family, HistogramMetricFamily):
                 family.add_metric(values, buckets=list(sample.buckets), sum_value=sample.value)
@@ -61,12 +68,3 @@ class Exposition:
 def build_info() -> Sample:
     """Return the sample that has keylane's version."""
     return Sample("keylane_build_info", GAUGE, INFO, (("version", __version__),), 1)
-
-
-def _family(sample: Sample) -> Metric:
-    labels = [key for key, _ in sample.labels]
-    if sample.kind == HISTOGRAM:
-        return HistogramMetricFamily(sample.name, sample.help, labels=labels)
-    if sample.kind == COUNTER:
-        return CounterMetricFamily(sample.name, sample.help, labels=labels)
-    return GaugeMetricFamily(sample.name, sample.help, labels=labels)

@@ -41,7 +41,13 @@ async def expect_rights(brokers: Brokers) -> None:
 
 
 async def _expect_rights(brokers: Brokers) -> None:
-    answer = await brokers.request(_question())
+    question = MetadataRequest(
+        topics=tuple(MetadataRequestTopic(name=TopicName(name)) for name in TOPICS),
+        allow_auto_topic_creation=False,
+        include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=True,
+    )
+    answer = await brokers.request(question)
     for topic in answer.topics:
         lacking = _lacking(topic)
         if lacking:
@@ -65,12 +71,3 @@ def _lacking(topic: Any) -> list[str]:
         log.debug("rights are not known topic=%s error_code=%s", topic.name, topic.error_code)
         return []
     return [needed.name for needed in NEEDED if not operations & 1 << needed]
-
-
-def _question() -> MetadataRequest:
-    return MetadataRequest(
-        topics=tuple(MetadataRequestTopic(name=TopicName(name)) for name in TOPICS),
-        allow_auto_topic_creation=False,
-        include_cluster_authorized_operations=False,
-        include_topic_authorized_operations=True,
-    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -40,7 +41,6 @@ CLIENT_ID: Final = re.compile(rf"(?s).{{1,{CLIENT_ID_MAX}}}")
 PART: Final = {"topic": "orders", "partition": 0, "ranges": [["0", "4611686018427387902"]]}
 Place = tuple[str | int, ...]
 """Place where something stands in the body."""
-Changes = Mapping[str, Sequence[Part] | None]
 
 
 class ClusterTopics:
@@ -69,6 +69,29 @@ class ClusterTopics:
         found = registry.topics.get(topic)
         # Lanes keep to the count that they began with; key ranges are of real partitions.
         return registry.grown.get(topic, found.partition_count) if found is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Parts by client id, as the body of a request has them."""
+
+    by_client: Mapping[str, Sequence[Part] | None]
+    root: Place | None = None
+    """Place of one client's parts; None: they stand under its id."""
+
+    def place(self, client_id: str) -> Place:
+        """Return the place of a client's parts."""
+        return self.root or ("assignments", client_id)
+
+    def locate(self, error: AssignmentInvalid | RangesOverlap, *inside: str) -> str:
+        """Return a pointer to what an error is about, as far down as it is known."""
+        if error.client_id is None or error.client_id not in self.by_client:
+            return ""
+        place = self.place(error.client_id)
+        for index, part in enumerate(self.by_client[error.client_id] or ()):
+            if part.topic == error.topic and error.partition in (None, part.partition):
+                return pointer(*place, index, *inside)
+        return pointer(*place)
 
 
 class AssignmentHandlers:
@@ -121,14 +144,14 @@ class AssignmentHandlers:
 
     async def _replace(self, request: web.Request) -> web.Response:
         body = await read_body(request, models.AssignmentsIn)
-        return _answer_all(await self._change(request, body.assignments, replaces=True))
+        return _answer_all(await self._change(request, _Changes(body.assignments), replaces=True))
 
     async def _update(self, request: web.Request) -> web.Response:
         body = await read_body(request, models.AssignmentsPatch)
-        return _answer_all(await self._change(request, body.assignments))
+        return _answer_all(await self._change(request, _Changes(body.assignments)))
 
     async def _clear(self, request: web.Request) -> web.Response:
-        table = await self._change(request, {}, replaces=True)
+        table = await self._change(request, _Changes({}), replaces=True)
         return answer_deleted(table.version)
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -138,34 +161,29 @@ class AssignmentHandlers:
     async def _set(self, request: web.Request) -> web.Response:
         client_id = read_name(request, "client_id", CLIENT_ID)
         body = await read_body(request, models.AssignmentIn)
-        table = await self._change(request, {client_id: body.assignment}, root=("assignment",))
+        changes = _Changes({client_id: body.assignment}, ("assignment",))
+        table = await self._change(request, changes)
         return _answer_one(table, client_id)
 
     async def _delete(self, request: web.Request) -> web.Response:
         client_id = read_name(request, "client_id", CLIENT_ID)
         if client_id not in self._settings.assignments.table.clients:
             raise _no_client(client_id)
-        table = await self._change(request, {client_id: None})
+        table = await self._change(request, _Changes({client_id: None}))
         return answer_deleted(table.version)
 
     async def _change(
-        self,
-        request: web.Request,
-        changes: Changes,
-        *,
-        replaces: bool = False,
-        root: tuple[str, ...] | None = None,
+        self, request: web.Request, changes: _Changes, *, replaces: bool = False
     ) -> RangeTable:
-        """Check all that can be checked, then write; `root` is where one client's parts stand."""
-        places: dict[str, Place] = {client: root or ("assignments", client) for client in changes}
+        """Check what can be checked, then write."""
         before = self._settings.assignments.table
         check_version(request, before.version, is_needed=bool(before.clients))
         wanted: dict[str, Assignment | None] = {
-            client: None if parts is None else read_parts(parts, places[client])
-            for client, parts in changes.items()
+            client: None if parts is None else read_parts(parts, changes.place(client))
+            for client, parts in changes.by_client.items()
         }
-        for client, parts in changes.items():
-            await self._check_parts(client, parts or (), places[client])
+        for client, parts in changes.by_client.items():
+            await self._check_parts(client, parts or (), changes.place(client))
 
         def decide(table: RangeTable) -> Mapping[str, Assignment | None]:
             check_version(request, table.version, is_needed=bool(table.clients))
@@ -174,9 +192,11 @@ class AssignmentHandlers:
         try:
             after = await self._settings.store.change_assignments(decide)
         except RangesOverlap as error:
-            raise _overlap(error, changes, places) from None
+            field, conflict = changes.locate(error, "ranges"), _conflict(error)
+            raise Problem(HTTPStatus.CONFLICT, str(error), field=field, conflict=conflict) from None
         except AssignmentInvalid as error:
-            raise _invalid(error, changes, places) from None
+            field = changes.locate(error)
+            raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), field=field) from None
         report(request, "assignments", after.version, sorted({*wanted}), replaces=replaces)
         return after
 
@@ -263,36 +283,10 @@ def _unprocessable(detail: str, *place: str | int) -> Problem:
     return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, field=pointer(*place))
 
 
-def _overlap(error: RangesOverlap, changes: Changes, places: Mapping[str, Place]) -> Problem:
-    conflict = {
+def _conflict(error: RangesOverlap) -> dict[str, Any]:
+    return {
         "client_id": error.other_client_id,
         "topic": error.topic,
         "partition": error.partition,
         "range": [str(bound) for bound in error.other_range],
     }
-    field = _locate(error.client_id, error.topic, error.partition, changes, places, "ranges")
-    return Problem(HTTPStatus.CONFLICT, str(error), field=field, conflict=conflict)
-
-
-def _invalid(error: AssignmentInvalid, changes: Changes, places: Mapping[str, Place]) -> Problem:
-    field = ""
-    if error.client_id is not None:
-        field = _locate(error.client_id, error.topic, error.partition, changes, places)
-    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), field=field)
-
-
-def _locate(
-    client_id: str,
-    topic: str | None,
-    partition: int | None,
-    changes: Changes,
-    places: Mapping[str, Place],
-    *inside: str,
-) -> str:
-    """Return where the body says this of a client; as far down as it is known."""
-    if client_id not in places:
-        return ""
-    for index, part in enumerate(changes[client_id] or ()):
-        if part.topic == topic and partition in (None, part.partition):
-            return pointer(*places[client_id], index, *inside)
-    return pointer(*places[client_id])

@@ -33,10 +33,9 @@ def make_state(slow: int, fast: int) -> OffsetState:
 def ask(
     states: list[tuple[StateKey, OffsetState]],
     ends: dict[tuple[uuid.UUID, int], int],
-    series_max: int = 100,
 ) -> list[Sample]:
     """All samples."""
-    gauges = GroupGauges(lambda: states, lambda: ends, lambda: 32, series_max=series_max)
+    gauges = GroupGauges(lambda: states, lambda: ends, lambda: 32)
     return list(gauges.samples())
 
 
@@ -76,11 +75,12 @@ def test_totals_count_every_state() -> None:
     assert not [key for key in reported if len(key) > 1]
 
 
-def test_only_those_furthest_behind_have_series() -> None:
+def test_only_those_furthest_behind_have_series(monkeypatch) -> None:
     """Beyond the bound the least behind are left out, and counted."""
+    monkeypatch.setattr("keylane.proxy.control.gauges.SERIES_MAX", 2)
     states = [(StateKey(f"g{lag}", TOPIC_ID, lag), make_state(0, lag)) for lag in range(5)]
 
-    reported = values(ask(states, {(TOPIC_ID, lag): lag for lag in range(5)}, series_max=2))
+    reported = values(ask(states, {(TOPIC_ID, lag): lag for lag in range(5)}))
 
     lags = [key for key in reported if key[0] == "keylane_group_lane_lag_max"]
     assert lags == [
