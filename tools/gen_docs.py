@@ -16,8 +16,9 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from keylane.config.memory import MemoryConfig
-from keylane.config.node import ENVIRONMENT_PREFIX, GroupRule, LaneRule, ProxyConfig
+from keylane.config.node import GroupRule, LaneRule, ProxyConfig
 from keylane.config.security import SecurityConfig
+from keylane.config.sources import ENVIRONMENT_PREFIX
 from keylane.journal.set_aside import SetAside
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState

@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from keylane.config.node import ProxyConfig, parse_group_rule, parse_lane_rule
+from keylane.config.node import ProxyConfig
+from keylane.config.sources import load_config, parse_group_rule, parse_lane_rule
 from keylane.errors import KeylaneError
 from keylane.proxy.runtime.heap import pause_collection, resume_collection
 from keylane.proxy.runtime.log_setup import set_up_logging
@@ -71,7 +72,7 @@ def run_proxy(args: argparse.Namespace) -> int:
     """Run until a signal. Exit code 0 after a clean stop, 2 for bad configuration, 1 else."""
     set_up_logging(os.environ.get(LOG_VARIABLE, "info"))
     try:
-        config = ProxyConfig.load(path=args.config, environment=os.environ, flags=_flags(args))
+        config = load_config(path=args.config, environment=os.environ, flags=_flags(args))
         if config.workers > 1:
             return run_workers(config)
         return _run(config, until_eof=args.until_eof)

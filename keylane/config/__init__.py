@@ -1,4 +1,4 @@
 """Configuration of a node: read once at the start, checked with the key that is wrong.
 
-`node` is the face; called by all.
+`sources` reads it, `node` has its keys; called by all.
 """

@@ -1,4 +1,4 @@
-"""Configuration that the proxy reads at start: a YAML file, the environment, the command line.
+"""Keys of a node's configuration, and rules that several of them have to fit.
 
 Source: names of Kafka's own broker configs where one exists.
 """
@@ -7,16 +7,12 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, get_origin
+from typing import Annotated, Final, Literal, Self
 
-import yaml
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     field_validator,
     model_validator,
 )
@@ -24,10 +20,8 @@ from pydantic import (
 from keylane.config.memory import MemoryConfig
 from keylane.config.security import expect_control_guard, expect_node_secret
 from keylane.config.topic_rules import LEGAL_TOPIC, check_rule_topic, falls_under
-from keylane.errors import ConfigInvalid
 from keylane.keyrange.space import LANE_COUNT_MAX
 
-ENVIRONMENT_PREFIX: Final = "KEYLANE_"
 PORT_MAX: Final = 65535
 Port = Annotated[int, Field(ge=1, le=PORT_MAX)]
 LEGAL_HOST: Final = re.compile(
@@ -37,8 +31,6 @@ LEGAL_HOST: Final = re.compile(
 NODE_NUMBER_MAX: Final = 999
 """Of a node: with it virtual broker ids stay far below 2^31."""
 WORKERS_MAX: Final = 64
-PLAN_SUFFIX: Final = ".json"
-"""Ending by which the command line knows a plan's file from a count."""
 
 
 class _Frozen(BaseModel):
@@ -411,30 +403,6 @@ class ProxyConfig(MemoryConfig):
             return self.broker_ports_from + broker_id
         return port + 1 + broker_id if port else 0
 
-    @classmethod
-    def load(
-        cls,
-        *,
-        path: Path | None,
-        environment: Mapping[str, str],
-        flags: Mapping[str, Any],
-    ) -> Self:
-        """Build from file < environment < flags. Raises: ConfigInvalid, naming the key."""
-        values: dict[str, Any] = _read_file(path) if path else {}
-        for key in cls.model_fields:
-            text = environment.get(ENVIRONMENT_PREFIX + key.upper())
-            if text is not None:
-                values[key] = text
-        values.update({key: value for key, value in flags.items() if value is not None})
-        for key, field in cls.model_fields.items():
-            is_list = get_origin(field.annotation) is tuple
-            if is_list and isinstance(values.get(key), str):  # a variable, or --set
-                values[key] = _read_list(key, values[key])
-        try:
-            return cls.model_validate(values)
-        except ValidationError as error:
-            raise ConfigInvalid("; ".join(map(_describe, error.errors()))) from None
-
 
 def split_address(address: str) -> tuple[str, int]:
     """Split `host:port` (IPv6 in brackets). Raises: ValueError."""
@@ -446,50 +414,3 @@ def split_address(address: str) -> tuple[str, int]:
 
 def _fill_pattern(pattern: str, *, node: int, broker_id: int) -> str:
     return pattern.replace("{node}", str(node)).replace("{broker}", str(broker_id))
-
-
-def parse_lane_rule(text: str) -> dict[str, Any]:
-    """Read a `--lanes` value: `orders=16`, `shop-*=4`, `orders=plan.json`.
-
-    Raises: ConfigInvalid.
-    """
-    topic, _, lanes = text.partition("=")
-    if topic and lanes.isdigit():
-        return {"topic": topic, "lanes": int(lanes)}
-    if topic and lanes.endswith(PLAN_SUFFIX):
-        return {"topic": topic, "plan": lanes}
-    raise ConfigInvalid(
-        f"--lanes {text!r}: expected TOPIC=COUNT such as orders=16, or TOPIC=PLAN{PLAN_SUFFIX}"
-    )
-
-
-def parse_group_rule(text: str) -> dict[str, Any]:
-    """Read an `--assignor` value, `billing-*=key-range`. Raises: ConfigInvalid."""
-    group, separator, assignor = text.rpartition("=")
-    if not separator or not group:
-        raise ConfigInvalid(f"--assignor {text!r}: expected GROUP=ASSIGNOR, as billing-*=key-range")
-    return {"group": group, "assignor": assignor}
-
-
-def _read_list(key: str, text: str) -> Any:
-    """Read a list as YAML writes it."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigInvalid(f"{key}: {error}") from None
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigInvalid(f"{path}: {error}") from None
-    if values is not None and not isinstance(values, dict):
-        raise ConfigInvalid(f"{path}: expected a mapping of keys to values")
-    return values or {}
-
-
-def _describe(error: Any) -> str:
-    place = ".".join(str(part) for part in error["loc"])
-    # A text about several keys names them itself.
-    return f"{place}{': ' if place else ''}{error['msg'].removeprefix('Value error, ')}"

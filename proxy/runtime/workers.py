@@ -18,7 +18,8 @@ from asyncio.subprocess import PIPE, Process
 from pathlib import Path
 from typing import Final
 
-from keylane.config.node import ENVIRONMENT_PREFIX, ProxyConfig, split_address
+from keylane.config.node import ProxyConfig, split_address
+from keylane.config.sources import ENVIRONMENT_PREFIX
 from keylane.proxy.runtime.memory_limit import find_memory_max
 from keylane.proxy.runtime.memory_plan import share_of_worker
 from keylane.tasks import spawn

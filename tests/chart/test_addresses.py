@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from keylane.config.node import ProxyConfig, split_address
+from keylane.config.sources import load_config
 
 from .rendering import (
     MINIMAL,
@@ -65,7 +66,7 @@ def nodes(objects: list[Object], folder: Path) -> Iterator[tuple[str, ProxyConfi
             for name, value in variables.items()
             if name.removeprefix("KEYLANE_").lower() in ProxyConfig.model_fields
         }
-        yield f"{full}-{number}", ProxyConfig.load(path=path, environment=known, flags={})
+        yield f"{full}-{number}", load_config(path=path, environment=known, flags={})
 
 
 def lead(objects: list[Object], host: str, port: int) -> Place:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from keylane import __version__
-from keylane.config.node import ProxyConfig
+from keylane.config.sources import load_config
 from keylane.proxy.runtime.memory_limit import CGROUP_SHARE
 from keylane.proxy.runtime.memory_plan import LOGIN_KEY, PARTS, plan_memory
 
@@ -91,7 +91,7 @@ def test_keylane_reads_the_configuration(rendered: list[Object], tmp_path: Path)
     container = node_container(rendered)
     environment = {entry["name"]: entry.get("value") for entry in container["env"]}
 
-    config = ProxyConfig.load(
+    config = load_config(
         path=path,
         environment={key: value for key, value in environment.items() if value is not None},
         flags={},
@@ -147,7 +147,7 @@ def test_memory_fits_the_bounds(rendered: list[Object], tmp_path: Path) -> None:
     """keylane starts within 15/16 of the limit, with nothing lowered; the limit is requested."""
     path = tmp_path / "keylane.yaml"
     path.write_text(configuration(rendered))
-    config = ProxyConfig.load(path=path, environment={}, flags={})
+    config = load_config(path=path, environment={}, flags={})
     resources = node_container(rendered)["resources"]
     limit = resources["limits"]["memory"]
     cpus = math.ceil(float(resources["requests"]["cpu"]))
@@ -169,7 +169,7 @@ def test_kubernetes_waits_for_the_drain(rendered: list[Object], tmp_path: Path) 
     """The grace period holds preStop, leaving, the drain and the close of the journal."""
     path = tmp_path / "keylane.yaml"
     path.write_text(configuration(rendered))
-    config = ProxyConfig.load(path=path, environment={}, flags={})
+    config = load_config(path=path, environment={}, flags={})
     stop = node_container(rendered).get("lifecycle", {}).get("preStop")
 
     grace_s = node_pod(rendered)["spec"]["terminationGracePeriodSeconds"]

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from keylane.config.node import ProxyConfig
+from keylane.config.sources import load_config
 from keylane.proxy.net.security.secret_file import read_secrets
 from keylane.proxy.runtime.memory_plan import PARTS, plan_memory
 
@@ -210,7 +210,7 @@ def test_a_limit_of_the_users_own(chart: Renderer, tmp_path: Path) -> None:
     objects = chart.template({**values, "resources": resources})
     path = tmp_path / "keylane.yaml"
     path.write_text(configuration(objects))
-    config = ProxyConfig.load(path=path, environment={}, flags={})
+    config = load_config(path=path, environment={}, flags={})
 
     assert node_container(objects)["resources"]["limits"] == {"memory": "640Mi"}
     assert config.model_fields_set & PARTS.keys() == {"cache_bytes_max"}

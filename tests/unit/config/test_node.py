@@ -11,10 +11,9 @@ from keylane.config.node import (
     GroupRule,
     LaneRule,
     ProxyConfig,
-    parse_group_rule,
-    parse_lane_rule,
     split_address,
 )
+from keylane.config.sources import load_config, parse_group_rule, parse_lane_rule
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.space import LANE_COUNT_MAX
 
@@ -29,7 +28,7 @@ def load(
     if text is not None:
         path = folder / "keylane.yaml"
         path.write_text(text)
-    return ProxyConfig.load(path=path, environment=environment or {}, flags=flags)
+    return load_config(path=path, environment=environment or {}, flags=flags)
 
 
 def test_an_upstream_is_all_that_is_needed() -> None:
@@ -143,7 +142,7 @@ def test_a_file_that_holds_no_keys_is_refused(text: str, tmp_path: Path) -> None
 def test_a_file_that_is_missing_is_refused(tmp_path: Path) -> None:
     """A wrong path is the operator's error, reported in one line."""
     with pytest.raises(ConfigInvalid, match=r"none\.yaml"):
-        ProxyConfig.load(path=tmp_path / "none.yaml", environment={}, flags={})
+        load_config(path=tmp_path / "none.yaml", environment={}, flags={})
 
 
 def test_an_empty_file_decides_nothing(tmp_path: Path) -> None:
@@ -249,7 +248,7 @@ def test_lists_come_from_variables_and_flags_as_yaml(source) -> None:
     else:
         given["flags"]["accept_layout"] = text
 
-    config = ProxyConfig.load(path=None, **given)
+    config = load_config(path=None, **given)
 
     assert config.accept_layout == ("orders", "shop-a")
 

@@ -6,6 +6,7 @@ import pytest
 
 from keylane.config.node import ProxyConfig
 from keylane.config.security import is_loopback
+from keylane.config.sources import load_config
 from keylane.errors import ConfigInvalid
 
 KEYLANE = {"login_username": "keylane"}
@@ -15,7 +16,7 @@ MUTUAL = {**CONTROL_TLS, **ADMINS, "control_client_ca": "a"}
 
 
 def load(**values: object) -> ProxyConfig:
-    return ProxyConfig.load(path=None, environment={}, flags={"bootstrap": "kafka:9092", **values})
+    return load_config(path=None, environment={}, flags={"bootstrap": "kafka:9092", **values})
 
 
 @pytest.mark.parametrize(

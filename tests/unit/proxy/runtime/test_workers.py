@@ -9,6 +9,7 @@ import pytest
 from keylane.cli.main import build_parser
 from keylane.cli.proxy import _flags
 from keylane.config.node import ProxyConfig
+from keylane.config.sources import load_config
 from keylane.errors import ConfigInvalid
 from keylane.proxy.runtime.workers import worker_config
 from tests.integration import keylane_process
@@ -16,7 +17,7 @@ from tests.integration import keylane_process
 
 def load(**flags: object) -> ProxyConfig:
     """A configuration as the command line gives it."""
-    return ProxyConfig.load(path=None, environment={}, flags={"bootstrap": "b:9092", **flags})
+    return load_config(path=None, environment={}, flags={"bootstrap": "b:9092", **flags})
 
 
 def test_workers_share_the_bootstrap_port_and_nothing_else() -> None:
