@@ -90,7 +90,7 @@ def _name_members(members: int | Sequence[str | Member], topics: Mapping[str, in
     ids = [member.member_id for member in group]
     if len(set(ids)) != len(ids):
         twin = next(name for place, name in enumerate(ids) if name in ids[:place])
-        raise ConfigInvalid(f"members: {twin} stands twice")
+        raise ConfigInvalid(f"members: {twin} is named twice")
     return group
 
 
@@ -124,11 +124,11 @@ def _cut_topics(
 ) -> dict[str, LaneLayout]:
     by_topic = {plan.topic: plan for plan in plans}
     if len(by_topic) != len(plans):
-        raise ConfigInvalid("plans: two are of one topic")
+        raise ConfigInvalid("plans: two are for one topic, give one of them")
     for plan in plans:
         count = topics.get(plan.topic)
         if count is None:
-            raise ConfigInvalid(f"plan of {plan.topic}: the topic is not asked for")
+            raise ConfigInvalid(f"plan of {plan.topic}: the topic is not among the topics")
         if count != plan.partition_count:
             raise ConfigInvalid(
                 f"plan of {plan.topic}: has {plan.partition_count} partitions, the topic {count}"

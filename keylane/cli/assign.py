@@ -249,7 +249,7 @@ def _write_pods(folder: str, assignment: Assignment) -> int:
 def _count_partitions(args: argparse.Namespace) -> dict[str, int]:
     topics: list[str] = args.topic
     if len(set(topics)) != len(topics):
-        raise ConfigInvalid("--topic: one stands twice")
+        raise ConfigInvalid("--topic: one is named twice")
     if args.bootstrap is not None:
         return asyncio.run(_ask_cluster(args.bootstrap, topics))
     counts: list[int] = args.partitions

@@ -141,7 +141,7 @@ def open_control(request: Request, trust: ControlTrust, *, timeout_s: float) -> 
         except _Led as led:
             request, leads = led.request, leads + 1
             if leads > LEADS_MAX:
-                raise URLError(f"leads on and on, at last to {request.full_url}") from None
+                raise URLError(f"redirected too often, at last to {request.full_url}") from None
         except HTTPError as error:
             if is_named or error.code not in REFUSED:
                 raise

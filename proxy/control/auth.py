@@ -90,7 +90,9 @@ class ControlGuard:
                     f"control_token_file: a token has at least {TOKEN_LENGTH_MIN} characters"
                 )
             if len(tokens) > len(set(tokens)):
-                raise ConfigInvalid("control_read_token_file: has the token of control_token_file")
+                raise ConfigInvalid(
+                    "control_read_token_file: has the token of control_token_file, make another one"
+                )
 
     @web.middleware
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:

@@ -2,7 +2,7 @@
 
 Source: WHATWG HTML, server-sent events.
 
-While somebody looks, one task puts a state together for all of them. It takes at most a fiftieth
+While there are viewers, one task puts a state together for all of them. It takes at most a fiftieth
 of the event loop's time: the more lanes and groups, the rarer the states.
 """
 

@@ -1,6 +1,6 @@
 """The control port: health, statistics, groups, assignments, switches, and the live page.
 
-Source: docs/control-api.md; `exposition`, `health` and `control_api` have what it serves.
+Source: docs/control-api.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from keylane.proxy.control.api.openapi import describe
 from keylane.proxy.control.api.operations import READ, ControlOperation
 from keylane.proxy.control.api.problems import Problem, answer_problems
 from keylane.proxy.control.api.requests import BODY_BYTES_MAX
-from keylane.proxy.control.api.settings import Settings
 from keylane.proxy.control.api.switches import SwitchHandlers
 from keylane.proxy.control.auth import ControlGuard
 from keylane.proxy.control.describe import GroupDescriber, GroupReport
@@ -30,6 +29,7 @@ from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import CONTENT_TYPE, Exposition
 from keylane.proxy.net.security.tls_listener import TlsDoor
+from keylane.proxy.topics.settings_store import SettingsStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ControlServer:
         self,
         address: str,
         shown: Shown,
-        settings: Settings,
+        settings: SettingsStore,
         topics: ClusterTopics,
         *,
         elsewhere: Callable[[str], str | None],

@@ -11,7 +11,6 @@ from keylane.journal.set_aside import SetAside
 from keylane.proxy.apis.shared.context import Shared
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.control.api.assignments import ClusterTopics
-from keylane.proxy.control.api.settings import Settings
 from keylane.proxy.control.auth import ControlGuard
 from keylane.proxy.control.describe import GroupDescriber
 from keylane.proxy.control.door import make_door
@@ -112,7 +111,7 @@ def make_control(
     return ControlServer(
         address,
         Shown(Exposition(sources), base.health, describer, live),
-        Settings(settings, shared.assignments, shared.switches),
+        settings,
         ClusterTopics(cluster),
         elsewhere=shared.placement.control_of_group,
         access=Access(

@@ -85,7 +85,7 @@ class SettingsStore:
         It may raise UpstreamLost.
         """
         self._clients, self._next_epoch = clients, next_epoch
-        self._assignments, self._switches = assignments, switches
+        self.assignments, self.switches = assignments, switches
         self._write_timeout_s = write_timeout_s
         self._state = SettingsState()
         self._consumer: AIOKafkaConsumer | None = None
@@ -151,7 +151,7 @@ class SettingsStore:
             return write_assignments(state.table.with_clients(changes), changes)
 
         await self._change(make)
-        return self._assignments.table
+        return self.assignments.table
 
     async def change_switches(self, decide: Callable[[Switches], Switches]) -> Switches:
         """Replace the switches by the result of `decide`, which sets the version.
@@ -164,7 +164,7 @@ class SettingsStore:
             return [] if wanted == state.switches else write_switches(wanted)
 
         await self._change(make)
-        return self._switches.current
+        return self.switches.current
 
     # Writing.
     async def _change(self, make: Callable[[SettingsState], list[Record]]) -> None:
@@ -248,8 +248,8 @@ class SettingsStore:
         return changed
 
     def _show(self) -> None:
-        self._assignments.table = self._state.table
-        self._switches.current = self._state.switches
+        self.assignments.table = self._state.table
+        self.switches.current = self._state.switches
 
 
 async def _write_batch(producer: AIOKafkaProducer, records: Sequence[Record]) -> int:

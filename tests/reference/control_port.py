@@ -13,7 +13,6 @@ from keylane.config.node import LaneRule, ProxyConfig
 from keylane.config.security import SecurityConfig
 from keylane.errors import UpstreamLost
 from keylane.proxy.control.api.assignments import ClusterTopics
-from keylane.proxy.control.api.settings import Settings
 from keylane.proxy.control.auth import ControlGuard
 from keylane.proxy.control.describe import GroupReport
 from keylane.proxy.control.door import ControlDoor, make_door
@@ -126,7 +125,7 @@ class ControlPort:
                 describer,
                 LiveFeed(describer, LaneLoads(time.monotonic), stats, views=list, groups=list),
             ),
-            Settings(self.store, self.assignments, self.switches),
+            self.store,
             self.topics,
             elsewhere=lambda _group: None,
             access=Access(

@@ -1,5 +1,5 @@
 """Operations of the control port (`proxy.control.server` binds it).
 
-`operations` lists it, `openapi` describes that; `assignments` and `switches` change what
+`openapi` describes them; those of `assignments` and `switches` change what
 `proxy.topics.settings_store` keeps.
 """

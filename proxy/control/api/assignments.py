@@ -27,14 +27,15 @@ from keylane.proxy.control.api.requests import (
     check_version,
     read_body,
     read_name,
+    report,
 )
-from keylane.proxy.control.api.settings import Settings, report
 from keylane.proxy.topics.range_table import (
     CLIENT_ID_MAX,
     Assignment,
     Parts,
     RangeTable,
 )
+from keylane.proxy.topics.settings_store import SettingsStore
 from keylane.proxy.topics.switches import ACCEPT_RANGE_FETCH, ALLOW_INDIVIDUAL_COMMIT
 
 CLIENT_ID: Final = re.compile(rf"(?s).{{1,{CLIENT_ID_MAX}}}")
@@ -97,7 +98,7 @@ class _Changes:
 class AssignmentHandlers:
     """Handlers of `/assignments`. A change is made of the newest version, or not at all."""
 
-    def __init__(self, settings: Settings, topics: ClusterTopics) -> None:
+    def __init__(self, settings: SettingsStore, topics: ClusterTopics) -> None:
         self._settings, self._topics = settings, topics
 
     def operations(self) -> list[ControlOperation]:
@@ -190,7 +191,7 @@ class AssignmentHandlers:
             return {**dict.fromkeys(table.clients), **wanted} if replaces else wanted
 
         try:
-            after = await self._settings.store.change_assignments(decide)
+            after = await self._settings.change_assignments(decide)
         except RangesOverlap as error:
             field, conflict = changes.locate(error, "ranges"), _conflict(error)
             raise Problem(HTTPStatus.CONFLICT, str(error), field=field, conflict=conflict) from None

@@ -48,7 +48,7 @@ class ControlOperation:
     problems: Sequence[HTTPStatus] = ()
     """Problems that it may answer, beside 405; where tokens are needed, 401 and 403 as well."""
     is_open: bool = False
-    """True: it needs no token (`control_auth.OPEN`)."""
+    """True: it needs no token (`auth.OPEN`)."""
     body: type[BaseModel] | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
     answer: Any = None

@@ -6,8 +6,9 @@ Source: RFC 9110 (13.1.1 If-Match, 8.8.3 ETag), RFC 6585 (428).
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -17,12 +18,15 @@ from pydantic import BaseModel, ValidationError
 from keylane.proxy.control.api.problems import Problem, pointer
 from keylane.wire.bounded_json import JsonInvalid, NameTwice, read_json
 
+log = logging.getLogger("keylane.control")
+
 BODY_BYTES_MAX: Final = 4 * 1024**2
 """Twice of what the largest table takes."""
 BODY_DEPTH_MAX: Final = 16
 """More than twice what the deepest body needs."""
 BODY_TIMEOUT_S: Final = 30.0
 ERRORS_SHOWN: Final = 20
+NAMES_SHOWN: Final = 20
 JSON: Final = "application/json"
 IF_MATCH: Final = "If-Match"
 ANY_VERSION: Final = "*"
@@ -91,6 +95,18 @@ def answer(version: int, values: Mapping[str, Any]) -> web.Response:
 def answer_deleted(version: int) -> web.Response:
     """Answer with the version after a deletion, and without a body."""
     return web.Response(status=HTTPStatus.NO_CONTENT, headers={"ETag": entity_tag(version)})
+
+
+def report(
+    request: web.Request, what: str, version: int, names: Sequence[str], *, replaces: bool = False
+) -> None:
+    """Log one line per change: its maker, its names, its version; no contents."""
+    shown = ",".join(map(repr, names[:NAMES_SHOWN]))
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    log.info(
+        "%s %s by=%s version=%d names=%s%s",
+        what, "replaced" if replaces else "changed", request.remote, version, shown or "none", more,
+    )  # fmt: skip
 
 
 def check_version(request: web.Request, version: int, *, is_needed: bool) -> None:

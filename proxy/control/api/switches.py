@@ -19,8 +19,8 @@ from keylane.proxy.control.api import models
 from keylane.proxy.control.api.assignments import CLIENT_ID
 from keylane.proxy.control.api.operations import GUARDED, WRITE, ControlOperation
 from keylane.proxy.control.api.problems import Problem
-from keylane.proxy.control.api.requests import answer, check_version, read_body, read_name
-from keylane.proxy.control.api.settings import Settings, report
+from keylane.proxy.control.api.requests import answer, check_version, read_body, read_name, report
+from keylane.proxy.topics.settings_store import SettingsStore
 from keylane.proxy.topics.switches import (
     ACCEPT_INDIVIDUAL_COMMIT,
     ACCEPT_RANGE_FETCH,
@@ -34,7 +34,7 @@ EXAMPLE: Final = {ACCEPT_INDIVIDUAL_COMMIT: True, ACCEPT_RANGE_FETCH: {"orders":
 class SwitchHandlers:
     """Handlers of `/switches`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SettingsStore) -> None:
         self._settings = settings
 
     def operations(self) -> list[ControlOperation]:
@@ -135,7 +135,7 @@ class SwitchHandlers:
             return now if wanted == now else replace(wanted, version=now.version + 1)
 
         try:
-            after = await self._settings.store.change_switches(decide)
+            after = await self._settings.change_switches(decide)
         except AssignmentInvalid as error:
             raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error), field=field) from None
         report(request, "switches", after.version, [name])

@@ -122,7 +122,7 @@ def test_partitions_are_given_once_or_for_each_topic(capsys: pytest.CaptureFixtu
     [
         ([*BASE, "--members", "0"], "members: 1 to"),
         ([*BASE, "--partitions", "4"], "2 for 1 topics"),
-        ([*BASE, "--topic", "orders"], "one stands twice"),
+        ([*BASE, "--topic", "orders"], "one is named twice"),
         ([*BASE, "--load", "no/such/file"], "no/such/file: No such file"),
         ([*BASE, "--strategy", "best"], "invalid choice"),
         ([*BASE, "--bootstrap", "h:1"], "not allowed with"),
