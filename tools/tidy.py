@@ -137,7 +137,8 @@ ENGLISH: Final = (
 )
 """Words that make a reader look twice, and what to write in their place."""
 SOURCES: Final = (
-    r"DESIGN|REQUIREMENTS|STYLE|S00\d-\d+|[GKC]-\d\d|D-[A-Z]{3,}[-\d]*|the seed document"
+    r"DESIGN|REQUIREMENTS|STYLE|SPARK section|S00\d-\d+|[GKC]-\d\d|D-[A-Z]{3,}[-\d]*"
+    r"|the seed document"
 )
 """Documents that no reader of the project can open."""
 BANS += (
@@ -150,6 +151,11 @@ BANS += (
         "a KIP, the protocol guide, a paper, or docs/decisions/NNN",
     ),
     Ban(re.compile(r'^(?:""")?(?:Next|Pure|Shell): '), "nothing: imports and contracts say it"),
+    Ban(
+        re.compile(r'^\s*"""(?:What|Whether|How|Where|Which|When|Why)\b'),
+        "a verb (`Return ...`) or a noun phrase",
+        folders=PRODUCT,
+    ),
 )
 SELF: Final = ("tools/tidy.py", "tests/unit/tools/test_tidy.py")
 """These spell out what they ban."""

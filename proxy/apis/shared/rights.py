@@ -78,7 +78,7 @@ class ClientRights:
         return _judge(known, operation)
 
     async def topic_error(self, view: View, operation: Operation) -> int:
-        """Why the operation is refused: a Kafka code, 0 when it is not. Raises: UpstreamLost."""
+        """Return the code of a refused operation, 0 when it is allowed. Raises: UpstreamLost."""
         remembered = self.known_topic_error(view, operation)
         if remembered is not None:
             return remembered

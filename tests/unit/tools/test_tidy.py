@@ -34,6 +34,8 @@ def test_the_tree_is_tidy() -> None:
         ("cache/x.py", "Source: REQUIREMENTS S004-45."),
         ("assignor/x.py", "# see G-17"),
         ("pipeline/x.py", "Next:  `job` calls it."),
+        ("proxy/x.py", '    """What a client asked for."""'),
+        ("proxy/x.py", "Source: SPARK section 9."),
         ("proxy/apis/x.py", "from ..topics import LaneView"),
         ("keylane/x.py", "# TODO: later"),
         ("keylane/x.py", "# ========== helpers"),
