@@ -113,7 +113,7 @@ class PartitionReader:
         """
         if self._is_bad(offset):
             return ErrorCode.corrupt_message
-        if not self._reads.serve(offset):
+        if not self._reads.will_bring(offset):
             self._start_read(offset, bytes_max)
         return 0
 
@@ -127,7 +127,7 @@ class PartitionReader:
         head = self.log.head
         if self._served <= self._ahead_mark or self._ahead_mark < 0 or head >= self.end:
             return
-        if not self._is_bad(head) and not self._reads.serve(head):
+        if not self._is_bad(head) and not self._reads.will_bring(head):
             self._start_read(head, self._kit.read_bytes_max)
 
     def is_reading(self, offset: int) -> bool:
@@ -177,7 +177,7 @@ class PartitionReader:
     def _start_read(self, offset: int, bytes_max: int) -> None:
         is_head = offset >= self.log.head and not self._head_line.lock.locked()
         # A read beyond the log's end must not wait for a long poll that is not sent yet, either.
-        is_head &= not self._reads.use(self._head_line)
+        is_head &= not self._reads.hold(self._head_line)
         if not is_head and self.log.head >= 0:
             self._kit.stats.upstream_tail_fetches += 1
             self._kit.stats.cache_misses += 1

@@ -46,7 +46,7 @@ class Reads(set[Read]):
     span = SPAN_UNKNOWN
     """Offsets in the last answer; before the first one any number may come."""
 
-    def serve(self, offset: int) -> bool:
+    def will_bring(self, offset: int) -> bool:
         """Return whether to wait for one of them: it starts at `offset`, or is about to pass it.
 
         A long poll does not pass: an offset beyond the log end would wait behind it without end.
@@ -58,6 +58,6 @@ class Reads(set[Read]):
                 return True
         return False
 
-    def use(self, line: Line) -> bool:
+    def hold(self, line: Line) -> bool:
         """Return whether a read holds the line, or waits for it."""
         return any(read.has_line and read.line is line for read in self)

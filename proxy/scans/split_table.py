@@ -11,12 +11,12 @@ from typing import Generic, Protocol, TypeVar
 from keylane.keyrange.key_split import PartitionSplit
 
 
-class _OfLog(Protocol):
+class _Truncatable(Protocol):
     def truncate(self, end: int) -> None:
         """Forget what is at or behind `end`."""
 
 
-Value = TypeVar("Value", bound=_OfLog)
+Value = TypeVar("Value", bound=_Truncatable)
 
 
 class SplitTable(ABC, Generic[Value]):

@@ -91,9 +91,8 @@ class Gate:
         gone += await self._coordinator.clear_other_kinds()
         self._strangers.note_put_out(self._clock())
         if not gone:
-            await asyncio.sleep(
-                self._coordinator.try_s
-            )  # its kind shows no members, or they have gone
+            # The group's kind shows no members, or they have left: the next JoinGroup may pass.
+            await asyncio.sleep(self._coordinator.try_s)
 
     async def clear_stall(self, watch: Coordinator, member_id: str) -> None:
         """Put out what a JoinGroup of ours waits for, when it waits for longer than a session.
