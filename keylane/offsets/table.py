@@ -16,6 +16,7 @@ from keylane.errors import JournalInvalid
 from keylane.offsets.intents import Intents
 from keylane.offsets.intervals import Range
 from keylane.offsets.lineage import EpochStart
+from keylane.offsets.records.held import HeldTable
 from keylane.offsets.records.journal import (
     EpochKey,
     EpochValue,
@@ -68,6 +69,8 @@ class OffsetTable:
         """The highest `pushed` that the journal may say of a state; -1: none."""
         self._layouts: dict[str, dict[int, LayoutValue]] = {}
         """By view, and by the journal partition that it stands in; the newest counts."""
+        self.held = HeldTable()
+        """Lanes in the hands of members of KIP-848 groups."""
         self._loading: dict[StateKey, Loading] = {}
         self._orphans: set[OrphanKey] = set()
         self._epochs: dict[StateKey, EpochStart] = {}
@@ -412,6 +415,7 @@ class OffsetTable:
             raise JournalInvalid("journal: a record without a key")
         decoded = read_key(key)
         if decoded is None:
+            self.held.apply(key, value)
             return
         if isinstance(decoded, LayoutKey):  # in any partition: a node pins it where it may write
             self._put_layout(decoded.view, partition, None)

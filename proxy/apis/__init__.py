@@ -39,7 +39,12 @@ from keylane.proxy.apis.commits.transactions import (
     handle_txn_offset_commit,
     relays_end_txn,
 )
-from keylane.proxy.apis.connection.api_versions import clamp, names_librdkafka, refuse_version
+from keylane.proxy.apis.connection.api_versions import (
+    clamp,
+    names_librdkafka,
+    read_offer,
+    refuse_version,
+)
 from keylane.proxy.apis.connection.describe_topics import handle_describe_topic_partitions
 from keylane.proxy.apis.connection.discovery import (
     handle_describe_cluster,
@@ -52,10 +57,7 @@ from keylane.proxy.apis.connection.sasl import (
     handle_sasl_handshake,
     note_login,
 )
-from keylane.proxy.apis.groups.consumer_heartbeat import (
-    handle_consumer_group_heartbeat,
-    handle_streams_group_heartbeat,
-)
+from keylane.proxy.apis.groups.consumer_heartbeat import handle_consumer_group_heartbeat
 from keylane.proxy.apis.groups.describe_groups import (
     handle_consumer_group_describe,
     handle_list_groups,
@@ -72,6 +74,7 @@ from keylane.proxy.apis.groups.share_groups import (
     handle_describe_share_offsets,
     handle_share_group_heartbeat,
 )
+from keylane.proxy.apis.groups.streams_heartbeat import handle_streams_group_heartbeat
 from keylane.proxy.apis.groups.sync_group import look_sync_group
 from keylane.proxy.apis.records.delete_records import handle_delete_records
 from keylane.proxy.apis.records.fetch import look_fetch
@@ -181,7 +184,11 @@ async def handle_api_versions(request: Request, context: Context) -> Buffers:
     if request.api_version > ROUTES[ApiKey.API_VERSIONS].version_max:
         return refuse_version(request, ROUTES[ApiKey.API_VERSIONS].version_max)
     context.is_librdkafka = names_librdkafka(request)
-    return clamp(request, await forward(request, context), served)
+    answer = read_offer(request, await forward(request, context))
+    context.has_consumer_groups = any(
+        entry.api_key == ApiKey.CONSUMER_GROUP_DESCRIBE for entry in answer.api_keys
+    )
+    return clamp(request, answer, served)
 
 
 def _route(
@@ -256,10 +263,15 @@ _TABLE: Final = (
     _route(ApiKey.OFFSET_DELETE, 0, 0, refusing(handle_offset_delete)),
     _route(ApiKey.DESCRIBE_CLUSTER, 0, 2, handle_describe_cluster),
     _route(ApiKey.UNREGISTER_BROKER, 0, 0, look=among_nodes(handle_unregister_broker)),
-    _route(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, handle_consumer_group_heartbeat),
+    _route(
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        0,
+        1,
+        look=at_coordinator(lambda *_: refusing(handle_consumer_group_heartbeat)),
+    ),
     _route(ApiKey.SHARE_FETCH, 1, 2, patch=with_own_endpoints),
     _route(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, patch=with_own_endpoints),
-    _route(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, handle_streams_group_heartbeat),
+    _route(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, refusing(handle_streams_group_heartbeat)),
     _route(ApiKey.DESCRIBE_GROUPS, 0, 6, patch=without_hidden_names),
     # Calls that name topics, partitions or brokers, and read or change what they are.
     _route(ApiKey.CREATE_TOPICS, 2, 7, guarding(handle_create_topics)),

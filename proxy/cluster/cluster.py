@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from kio.index import load_request_schema
+from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest
 from kio.schema.metadata.v12.request import MetadataRequestTopic as Topic12
 from kio.schema.metadata.v13.request import MetadataRequestTopic as Topic13
 from kio.schema.types import TopicName
@@ -177,6 +178,14 @@ class Cluster:
     async def ask_broker(self, node_id: int, entity: Any) -> Any:
         """Ask one broker, over a connection that is kept for questions. Raises: UpstreamLost."""
         return await (await self.links.kept(self._address_of(node_id))).request(entity)
+
+    async def ask_coordinator(self, group: str, entity: Any) -> Any:
+        """Find a group's coordinator and ask it. Raises: UpstreamLost."""
+        found = await self.request(FindCoordinatorRequest(key=group))
+        if found.error_code != 0:
+            raise UpstreamLost(f"coordinator of group {group}: {found.error_code.name}")
+        await self.learn_brokers((found,))
+        return await self.ask_broker(int(found.node_id), entity)
 
     async def versions_of(self, node_id: int) -> Mapping[int, int]:
         """Return the highest version of each API that a broker speaks. Raises: UpstreamLost."""

@@ -17,6 +17,7 @@ from keylane.journal.owned import GroupLock, OwnedTables, PreparedLock
 from keylane.offsets.intents import Unanswered
 from keylane.offsets.lineage import EpochStart, Lineages, PartitionKey
 from keylane.offsets.pushes import Pushes
+from keylane.offsets.records.held import Held, HeldTable
 from keylane.offsets.records.journal import LayoutValue, StateKey, ic_partition, state_key
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -220,7 +221,7 @@ class GroupStates:
         Raises: UpstreamLost; the states are in place all the same, and saved with the next ones.
         Among many nodes their partition is loaded anew then, as it is after NotCoordinator.
         """
-        now_ms, is_whole = int(self._wall_clock() * 1000), not self.writes_steps
+        now_ms, is_whole = self.now_ms(), not self.writes_steps
         records, keys = [], []
         table, journal = self.tables.changed(group)
         table.note_cuts(cuts := journal.cuts)
@@ -254,6 +255,24 @@ class GroupStates:
             table.mark_saved(key)
             self.pushes.unsaved.discard(key)
 
+    def held_table(self, group: str) -> HeldTable:
+        """Return the lanes in the hands of members of KIP-848 groups. Raises: NotCoordinator."""
+        return self._table_of(group).held
+
+    async def save_held(self, group: str, changes: Mapping[str, Held | None]) -> None:
+        """Write lanes in the hands of members, by identity, and wait for the ack.
+
+        Raises: UpstreamLost; NotCoordinator.
+        """
+        if changes:
+            table, journal = self.tables.changed(group)
+            now_ms = self.now_ms()
+            await journal.append(table.held.changed(group, changes, table.partition_count, now_ms))
+
+    def now_ms(self) -> int:
+        """Return the time in ms since 1970."""
+        return int(self._wall_clock() * 1000)
+
     def concluded_epoch(self, key: StateKey, state: OffsetState) -> EpochStart | None:
         """Return the leader epoch before the furthest conclusion of a state; None: not known.
 
@@ -284,7 +303,7 @@ class GroupStates:
         """Lanes were committed just now: for descriptions of the group."""
         if indexes:
             self.note_used(group, view)
-        topic, now_ms = (view.topic_id, view.name), int(self._wall_clock() * 1000)
+        topic, now_ms = (view.topic_id, view.name), self.now_ms()
         self.commit_times.note(group, topic, view.layout.index_count, indexes, now_ms)
 
     async def drop(self, group: str, places: Sequence[tuple[View, int]]) -> None:
@@ -297,6 +316,7 @@ class GroupStates:
         self._lane_names.forget(group)
         table, _ = self.tables.changed(group)
         await self.drop_states(group, list(table.of_group(group)))
+        await self.save_held(group, dict.fromkeys(table.held.of_group(group)))
 
     async def drop_states(self, group: str, keys: Sequence[StateKey]) -> None:
         """Delete states. Raises: UpstreamLost, NotCoordinator."""

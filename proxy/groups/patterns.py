@@ -24,14 +24,11 @@ REPEATS_MAX: Final = 1000
 """Sum of the counted repetitions; RE2's own bound is that for one, nested ones included."""
 MEMORY_BYTES_MAX: Final = 256 * 1024
 """Memory of one compiled pattern, its automaton included."""
-MEMBERS_MAX: Final = 10_000
-"""Patterns that are kept, 10 MB at most."""
+PATTERNS_KEPT: Final = 10_000
+"""Some 10 MB at most."""
 LITERAL: Final = re.compile(r"[ -\[\]-~]|\\[dDsSwWbBAzQE]|\\[ -/:-@\[-`{-~]")
 """Characters of a pattern: ASCII, and escapes that mean ASCII. No \\p, \\x, \\C, \\1."""
 COUNTED: Final = re.compile(r"\{(\d{1,9}),?(\d{0,9})\}")
-
-Member = tuple[str, str]
-"""Group, member id."""
 
 
 def check_pattern(pattern: str) -> None:
@@ -71,35 +68,13 @@ def find_matches(pattern: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in names if compiled.fullmatch(name.encode()))
 
 
-class SubscribedPatterns:
-    """Patterns of members, since a lane topic may be there later, and the topics that they match.
-
-    Invariants: at most MEMBERS_MAX members and results; what was used last stays.
-    """
+class ComparedPatterns:
+    """Lane topics that patterns match. At most PATTERNS_KEPT of them; what was used last stays."""
 
     def __init__(self) -> None:
-        self._patterns: BoundedDict[Member, str] = BoundedDict(MEMBERS_MAX)
         self._topics: tuple[str, ...] = ()
         """Lane topics that `_matches` is of."""
-        self._matches: BoundedDict[str, tuple[str, ...]] = BoundedDict(MEMBERS_MAX)
-
-    def __len__(self) -> int:
-        return len(self._patterns)
-
-    def of(self, member: Member) -> str | None:
-        """Return the pattern of a member."""
-        return self._patterns.get(member)
-
-    def keep(self, member: Member, pattern: str) -> None:
-        """Keep a pattern that a broker has taken; "" takes the old one back."""
-        if pattern:
-            self._patterns[member] = pattern
-        else:
-            self.forget(member)
-
-    def forget(self, member: Member) -> None:
-        """Forget a member that leaves its group."""
-        self._patterns.pop(member, None)
+        self._matches: BoundedDict[str, tuple[str, ...]] = BoundedDict(PATTERNS_KEPT)
 
     def matches(self, pattern: str, topics: tuple[str, ...]) -> tuple[str, ...] | None:
         """Return the lane topics that a pattern matches; None: it was not compared with these."""

@@ -200,6 +200,15 @@ class ProxyStats:
     assignments_refused: int = _counter("Plans with a fault; the client's plan was kept.")
     assignments_unplanned: int = _counter("Generations whose members keylane did not know.")
     lanes_moved: int = _counter("Lanes that moved to another member.")
+    lane_moves: Counter[str] = _counters(
+        "reason", "Lanes that moved in groups of the consumer protocol, by reason."
+    )
+    members_late: int = _counter(
+        "Members removed, as they kept a lane beyond their rebalance time-out."
+    )
+    members_bypassing: int = _counter(
+        "Times that members of a group on lanes were seen that bypass keylane."
+    )
     lanes_withheld: int = _counter("Lanes held back until their owner has given them up.")
 
     # Offsets.

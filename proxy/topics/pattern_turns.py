@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import Final
 
-from keylane.proxy.groups.patterns import SubscribedPatterns, check_pattern, find_matches
+from keylane.proxy.groups.patterns import ComparedPatterns, check_pattern, find_matches
 
 REST_SHARE: Final = 4.0
 """Pause after a comparison, in times of what it took: patterns take a fifth of the time."""
@@ -22,7 +22,7 @@ WAITING_MAX: Final = 32
 class PatternTurns:
     """Comparisons for all connections of a node. Invariant: at most WAITING_MAX wait."""
 
-    def __init__(self, patterns: SubscribedPatterns) -> None:
+    def __init__(self, patterns: ComparedPatterns) -> None:
         self._patterns = patterns
         self._lock, self._waiting = asyncio.Lock(), 0
 

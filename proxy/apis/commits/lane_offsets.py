@@ -7,14 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
-from kio.schema.offset_commit.v8.request import (
-    OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
-)
 from kio.schema.offset_fetch.v7.request import OffsetFetchRequest, OffsetFetchRequestTopic
 from kio.schema.types import GroupId, TopicName
+from kio.static.constants import EntityType
 from kio.static.primitive import i32, i64
 
 from keylane.errors import UpstreamLost
@@ -28,6 +25,7 @@ from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.topics.view import View
+from keylane.wire.header import ApiKey
 
 log = logging.getLogger("keylane.offsets")
 
@@ -40,6 +38,9 @@ BUSY: Final = ErrorCode.coordinator_load_in_progress
 NO_OFFSET: Final = -1
 """In an answer of OffsetFetch."""
 TOO_MANY_GROUPS: Final = ErrorCode.policy_violation
+CLASSIC_COMMIT: Final = 8
+MEMBER_COMMIT: Final = 9
+"""The first version in which KIP-848 members may commit."""
 
 Committed = dict[Place, tuple[int | None, str | None]]
 """Kafka's own offsets of a group (None: none), with metadata."""
@@ -314,24 +315,31 @@ def known_offset(entry: Any) -> int | None:
     return None if offset == NO_OFFSET else offset
 
 
-def own_commit(member: Beat, offsets: Iterable[tuple[Place, int, str]]) -> OffsetCommitRequest:
-    """Return keylane's own OffsetCommit in a member's name: places, offsets and metadata."""
-    by_topic: dict[str, list[OffsetCommitRequestPartition]] = {}
+def own_commit(member: Beat, offsets: Iterable[tuple[Place, int, str]], context: Context) -> Any:
+    """Return keylane's own OffsetCommit in a member's name: places, offsets and metadata.
+
+    Of a KIP-848 member brokers take version 9 and the newest epoch only.
+    """
+    known = context.consumer_groups.member(member.group, member.member_id)
+    epoch = member.generation_id if known is None else known.epoch
+    version = CLASSIC_COMMIT if known is None else MEMBER_COMMIT
+    make: Any = load_payload_module(ApiKey.OFFSET_COMMIT, version, EntityType.request)
+    by_topic: dict[str, list[Any]] = {}
     for (topic, partition), offset, metadata in offsets:
-        entry = OffsetCommitRequestPartition(
+        entry = make.OffsetCommitRequestPartition(
             partition_index=i32(partition),
             committed_offset=i64(offset),
             committed_leader_epoch=i32(NO_LEADER_EPOCH),
             committed_metadata=metadata,
         )
         by_topic.setdefault(topic, []).append(entry)
-    return OffsetCommitRequest(
+    return make.OffsetCommitRequest(
         group_id=GroupId(member.group),
-        generation_id_or_member_epoch=i32(member.generation_id),
+        generation_id_or_member_epoch=i32(epoch),
         member_id=member.member_id,
         group_instance_id=member.instance_id,
         topics=tuple(
-            OffsetCommitRequestTopic(name=TopicName(name), partitions=tuple(entries))
+            make.OffsetCommitRequestTopic(name=TopicName(name), partitions=tuple(entries))
             for name, entries in by_topic.items()
         ),
     )

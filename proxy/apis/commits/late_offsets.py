@@ -184,7 +184,7 @@ async def _pushed_late(member: Beat, view: View, partition: int, context: Contex
                 return False  # the journal is away
             with sent.sending():
                 offset = (place, draft.state.stable_position, sent.note_of(draft))
-                codes = error_codes(await context.ask(own_commit(member, [offset])))
+                codes = error_codes(await context.ask(own_commit(member, [offset], context)))
                 code = codes.get(place, ErrorCode.unknown_topic_or_partition)
             is_done = bool(await sent.settle([draft], [code]))
             if is_done:

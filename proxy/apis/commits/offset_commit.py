@@ -22,6 +22,7 @@ Source: KIP-848 (v9), KIP-516 (v10); docs/decisions/005, 027, 032.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from kio.schema.errors import ErrorCode
 
@@ -51,6 +52,7 @@ from keylane.proxy.apis.commits.lane_offsets import (
     open_drafts,
 )
 from keylane.proxy.apis.commits.late_offsets import note_late
+from keylane.proxy.apis.commits.member_epochs import epoch_for
 from keylane.proxy.apis.commits.pushes_sent import TOO_LONG, SentPushes
 from keylane.proxy.apis.commits.steps_back import note_steps_back
 from keylane.proxy.apis.shared.context import Context
@@ -73,6 +75,8 @@ from keylane.wire.offset_commit import (
     write_commit_request,
     write_commit_response,
 )
+
+STALE: Final = ErrorCode.stale_member_epoch
 
 
 async def handle_offset_commit(
@@ -98,7 +102,7 @@ async def handle_offset_commit(
         refuse_shared(entries, topics, touched, by_id=by_id)
         sent = SentPushes(group, context)
         pushed = await sent.prepare(touched)
-        answer = await _push(request, wanted, views, pushed, sent, context)
+        answer = await _push(request, wanted, (views, entries), pushed, sent, context)
         for key in moved:
             context.groups.pushes.note_moved(key)
         codes = error_codes(answer)
@@ -117,24 +121,38 @@ async def handle_offset_commit(
 async def _push(
     request: Request,
     wanted: CommitRequest,
-    views: Sequence[View | None],
+    named: tuple[Sequence[View | None], Sequence[Entry]],
     drafts: Sequence[Draft],
     sent: SentPushes,
     context: Context,
 ) -> CommitResponse | None:
-    """Commit stable offsets and plain topics at the broker; None: there is nothing to commit."""
-    version = request.api_version
+    """Commit stable offsets and plain topics at the broker; None: there is nothing to commit.
+
+    A broker that has moved the member's epoch on meanwhile is asked once more.
+    """
+    version, (views, entries) = request.api_version, named
     notes = {draft.place: sent.note_of(draft) for draft in drafts}
     by_id = version >= TOPIC_ID_FROM
     topics = pushed_topics(wanted.topics, views, notes, drafts, by_id=by_id)
     if not topics:
         return None
-    with sent.sending():
-        body = write_commit_request(wanted._replace(topics=tuple(topics)), version)
-        pending = context.send((request.with_body(body),))
+    of_member = wanted.group_id, wanted.member_id, wanted.generation_id_or_member_epoch
+    epoch = epoch_for(*of_member, entries, wanted.topics, context)
+
+    async def ask(epoch: int) -> CommitResponse:
+        asked = wanted._replace(topics=tuple(topics), generation_id_or_member_epoch=epoch)
+        pending = context.send((request.with_body(write_commit_request(asked, version)),))
         # The next request may go behind this one now; this one's answer waits for the journal.
         context.release()
         return read_commit_response(request.answer_body(await pending), version)
+
+    with sent.sending():
+        answer = await ask(epoch)
+        # The answer to the heartbeat that moved the epoch came over this connection before.
+        newer = epoch_for(*of_member, entries, wanted.topics, context)
+        if newer != epoch and STALE in error_codes(answer).values():
+            answer = await ask(newer)
+        return answer
 
 
 async def _settle(

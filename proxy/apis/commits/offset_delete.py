@@ -215,7 +215,7 @@ async def _put_back(group: str, taken: list[Draft], context: Context) -> None:
     for draft in kept:
         with sent.sending():
             offset = (draft.place, draft.state.stable_position, "")
-            answer = await context.ask(own_commit(admin, [offset]))
+            answer = await context.ask(own_commit(admin, [offset], context))
         codes.append(answer.topics[0].partitions[0].error_code)
         if codes[-1] != NONE:
             # A group that is active on other topics takes commits of its members only. The

@@ -40,6 +40,7 @@ from keylane.proxy.apis.commits.lane_offsets import (
     known_offset,
     pending_places,
 )
+from keylane.proxy.apis.commits.member_epochs import is_of_another, read_epoch_for
 from keylane.proxy.apis.commits.steps_back import note_answered
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import (
@@ -90,6 +91,11 @@ class GroupQuestion:
     def has_views(self) -> bool:
         """True when any topic is not plain."""
         return any(view is not None for _, view in self.topics or ())
+
+    @property
+    def member_id(self) -> str | None:
+        """The KIP-848 member that asks; None: an admin, or a member of another protocol."""
+        return getattr(self.entry, "member_id", None) or None
 
     @property
     def by_id(self) -> bool:
@@ -170,7 +176,7 @@ async def _answer(
     context: Context,
 ) -> Any:
     """Ask the broker and put lanes in place; the groups' locks are held."""
-    physical = tuple(_physical_question(question) for question in questions)
+    physical = tuple(_physical_question(question, context) for question in questions)
     has_many = request.api_version >= MANY_GROUPS_VERSION
     upstream = replace(wanted, groups=physical) if has_many else physical[0]
     answered = context.send((request.with_entity(upstream),))
@@ -237,10 +243,14 @@ def _places(question: GroupQuestion) -> dict[Place, View]:
     }
 
 
-def _physical_question(question: GroupQuestion) -> Any:
+def _physical_question(question: GroupQuestion, context: Context) -> Any:
     """The group's entry with physical partitions, each named once."""
     if not question.has_views:
         return question.entry
+    entry = question.entry
+    if question.member_id:
+        epoch = read_epoch_for(question.group, question.member_id, int(entry.member_epoch), context)
+        entry = replace(entry, member_epoch=i32(epoch))
     field = "topic_id" if question.by_id else "name"
     topics: dict[Any, Any] = {}
     wanted: dict[Any, dict[i32, None]] = {}
@@ -257,7 +267,7 @@ def _physical_question(question: GroupQuestion) -> Any:
     physical = (
         replace(topic, partition_indexes=tuple(wanted[key])) for key, topic in topics.items()
     )
-    return replace(question.entry, topics=tuple(physical))
+    return replace(entry, topics=tuple(physical))
 
 
 def _is_asked(view: View, index: int) -> bool:
@@ -386,8 +396,11 @@ async def _lanes(
         entry = by_partition.get(partition)
         if entry is None:
             continue
-        if code := view.error_of(index):
-            lanes.append(_without_offset(entry, code))
+        code = view.error_of(index)
+        if not code and is_of_another(group, question.member_id, view, index, context):
+            code = UNSTABLE  # the client asks again, and its last holder commits meanwhile
+        if code:
+            lanes.append(replace(_without_offset(entry, code), partition_index=i32(index)))
             continue
         if entry.error_code == NONE and partition not in states:
             entry = by_partition[partition] = await _with_kept(entry, view, partition, expired)

@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32
 
 from keylane.offsets.pushes import UNANSWERED_S, Push, TransactionWriter
 from keylane.offsets.records.journal import StateKey
@@ -49,6 +50,7 @@ from keylane.proxy.apis.commits.lane_offsets import (
     open_drafts,
 )
 from keylane.proxy.apis.commits.late_offsets import note_transaction
+from keylane.proxy.apis.commits.member_epochs import epoch_for
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import wished_topics
 from keylane.proxy.apis.shared.large import check_partitions
@@ -72,6 +74,9 @@ TURN_PAUSE_S: Final = 0.002
 TURN_PAUSE_S_MAX: Final = 0.05
 """Pauses between questions whether the broker still has a pending offset, of which there is no
 event: the first is about a round trip, the last 20 questions a second."""
+EPOCH_WAIT_S: Final = 1.0
+"""Time in which the answer to a heartbeat comes that the broker has answered already."""
+EPOCH_PAUSE_S: Final = 0.02
 OWN_PAUSE_S: Final = 0.02
 """Before 4.0 a broker's coordinator forgets a transaction some time after its markers are there."""
 
@@ -257,10 +262,8 @@ async def _commit(
         until_s = context.clock() + UNANSWERED_S
         for draft in touched:
             pushes.note_push(draft.key, Push(writer, commits[draft.place], until_s))
-        pending = context.send((request.with_entity(replace(wanted, topics=tuple(topics))),))
-        # The next request may go behind this one now; this one's answer waits for the broker.
-        context.release()
-        answer = request.decode_answer(await pending)
+        asked = replace(wanted, topics=tuple(topics))
+        answer = await _ask(request, asked, entries, wanted.topics, context)
     codes = error_codes(answer)
     for draft in touched:
         draft.code = codes.get(draft_key(draft, by_id=False), UNKNOWN_PARTITION)
@@ -271,6 +274,37 @@ async def _commit(
         held = commits if is_taken else earlier
         pushes.settle_push(draft.key, Push(writer, held[draft.place]))
     return answer_codes(request, answer, wanted.topics, entries, partial(code_of, codes=codes))
+
+
+async def _ask(
+    request: Request, asked: Any, entries: Sequence[Entry], topics: Sequence[Any], context: Context
+) -> Any:
+    """Return the broker's answer; of a KIP-848 member under an epoch that the broker takes.
+
+    The member's heartbeats go over another connection: an answer that moves the epoch may be on
+    its way while the broker refuses the old one.
+    """
+    if request.api_version < MEMBER_VERSION:
+        return await _sent(request, asked, context)
+    of_member = str(asked.group_id), str(asked.member_id), int(asked.generation_id)
+    until_s = context.clock() + EPOCH_WAIT_S
+    while True:
+        epoch = epoch_for(*of_member, entries, topics, context)
+        answer = await _sent(request, replace(asked, generation_id=i32(epoch)), context)
+        is_old = ErrorCode.illegal_generation in error_codes(answer).values()
+        if not is_old or not context.consumer_groups.member(*of_member[:2]):
+            return answer
+        while epoch == epoch_for(*of_member, entries, topics, context):
+            if context.clock() >= until_s:
+                return answer
+            await context.pause(EPOCH_PAUSE_S)
+
+
+async def _sent(request: Request, asked: Any, context: Context) -> Any:
+    pending = context.send((request.with_entity(asked),))
+    # The next request may go behind this one now; this one's answer waits for the broker.
+    context.release()
+    return request.decode_answer(await pending)
 
 
 def _note(draft: Draft, commits: tuple[LaneCommit, ...], context: Context) -> str:

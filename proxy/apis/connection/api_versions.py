@@ -38,15 +38,19 @@ def names_librdkafka(request: Request) -> bool:
     return request.api_version >= SOFTWARE_VERSION and b"rdkafka" in bytes(request.body)
 
 
-def clamp(request: Request, frame: Frame, served: Ranges) -> Buffers:
-    """Return the broker's answer, with only the APIs that both sides serve."""
+def read_offer(request: Request, frame: Frame) -> Any:
+    """Return the broker's answer as a kio entity.
+
+    An older broker answers a version that it does not know in v0, whatever version was asked.
+    """
     body = request.answer_body(frame)
     if request.api_version > 0 and bytes(body[:2]) == TOO_NEW:
-        # An older broker answers a version that it does not know in v0, whatever version was asked.
-        refusal = read_response(request.api_key, 0, body)
-        api_keys = _clamp_keys(refusal.api_keys, served)
-        return request.answer_entity(replace(refusal, api_keys=api_keys))
-    answer = request.decode_answer(frame)
+        return read_response(request.api_key, 0, body)
+    return request.decode_answer(frame)
+
+
+def clamp(request: Request, answer: Any, served: Ranges) -> Buffers:
+    """Return the broker's answer, with only the APIs that both sides serve."""
     return request.answer_entity(replace(answer, api_keys=_clamp_keys(answer.api_keys, served)))
 
 

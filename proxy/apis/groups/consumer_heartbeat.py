@@ -1,138 +1,309 @@
-"""ConsumerGroupHeartbeat v0-1 (KIP-848), StreamsGroupHeartbeat v0 (KIP-1071).
+"""ConsumerGroupHeartbeat v0-1 (KIP-848): members of groups whose topics have lanes.
 
-Behaviour: the broker computes these groups' assignments and knows no lanes. A member that
-subscribes to a lane topic would see the first lane of each partition only, without an error. So a
-heartbeat that names one, or whose pattern can match one, is refused with INVALID_REQUEST and a
-message. Members of plain topics, and those that leave, pass unchanged. keylane keeps a pattern
-that a broker has accepted, per member, and compares it again when lane topics change, since one
-may be created later. A pattern that cannot be compared within bounds is refused with
-INVALID_REGULAR_EXPRESSION. If no topic has lanes under its own name, nothing is compared, and
-nothing kept.
-Not done: serving such groups (their members can use `group.protocol=classic`).
+Behaviour: the broker keeps members, epochs, fencing and rights; keylane plans lanes. A member's
+heartbeat goes to the broker over the member's own connection, with the topics behind lane names,
+and without lanes among what it owns. The answer comes back with the member's lanes in the place of
+those topics' partitions. A lane goes to another member only after its last one has confirmed that
+it gave it up, or has ended. While lanes are on their way members are asked to come every 0.5 s.
+The broker's epoch is the sign that members have come or gone: keylane then asks for the group's
+members, once per epoch. Lanes in members' hands are written to the group's partition of the journal
+before a member is told of new ones. After a restart nothing changes hands for a heartbeat interval
+and two seconds, and a member that this node does not know is asked to say all again.
+A member that keeps a lane longer than its rebalance time-out has left the group, in its own name.
+A group with members of the classic protocol is refused with INVALID_REQUEST and a message, and so
+is a member that names a topic otherwise than its group.
+Members that connect to brokers directly keep the partitions that the broker gives them: lanes of
+these partitions are withheld here.
+Groups without lanes pass as bytes.
 
-Source: KIP-848, KIP-1071.
+Source: KIP-848, KIP-1251; docs/decisions/043.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+import logging
+from functools import partial
+from itertools import count
+from typing import Any, Final
 
+from kio.schema.consumer_group_heartbeat.v0.request import (
+    ConsumerGroupHeartbeatRequest as LeaveRequest,
+)
 from kio.schema.errors import ErrorCode
+from kio.schema.types import GroupId
+from kio.static.primitive import i32
 
-from keylane.errors import PatternUnreadable
+from keylane.errors import KeylaneError, UpstreamLost
+from keylane.proxy.apis.commits.late_offsets import push_owed
+from keylane.proxy.apis.groups.consumer_contact import (
+    begin_group,
+    find_group,
+    look_who_is_there,
+    meet,
+    unknown_code,
+)
+from keylane.proxy.apis.groups.consumer_plan import plan_lanes
+from keylane.proxy.apis.groups.consumer_wire import (
+    JOIN_EPOCH,
+    downstream,
+    is_full,
+    parts_of,
+    upstream,
+    without_parts,
+)
+from keylane.proxy.apis.groups.consumer_wish import find_clash, owned_of, read_subscription
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.lane_wishes import shows_lanes
 from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
-from keylane.proxy.apis.shared.relay import relay
+from keylane.proxy.apis.shared.relay import forward, relay
 from keylane.proxy.apis.shared.request import Operation, Request
-from keylane.proxy.apis.shared.rights import topics_question
+from keylane.proxy.commits.refreshes import Beat
+from keylane.proxy.groups.consumer_group import ConsumerGroup
+from keylane.proxy.groups.consumer_members import GroupMember, Parts, Subscribed, Word
+from keylane.proxy.groups.group_plans import identity_of
 from keylane.proxy.net.response_order import Buffers
 
-REASON: Final = (
-    "keylane: topic {topic} is seen as lanes, which this group protocol does not know; "
-    "set group.protocol=classic, or subscribe to the topic where it has no lanes"
-)
-UNREADABLE: Final = "keylane: the pattern cannot be compared with topics that have lanes: {reason}"
-BUSY_TEXT: Final = "keylane: too many patterns are being compared, ask again"
-PATTERNS_MAX: Final = 100
-"""Bound of one topology."""
+log = logging.getLogger("keylane.groups")
 
-OF_PATTERN: Final = "of the pattern"
-"""Shown in the place of a topic's name: the refusal is of the pattern, whatever it matches."""
+AGAIN: Final = ErrorCode.coordinator_not_available
+"""Error after which all clients repeat everything that they know, with their epoch and lanes."""
+ENDED: Final = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch)
+LEAVE_EPOCH: Final = -1
+_ORDER: Final = count()
 
 
-def _of_topic(topic: str) -> RefusalReason:
-    return RefusalReason(ErrorCode.invalid_request, REASON.format(topic=topic))
+async def handle_consumer_group_heartbeat(
+    request: Request, wanted: Any, context: Context
+) -> Buffers:
+    """Serve a member of a group with lanes; relay others."""
+    name = str(wanted.group_id)
+    group = await find_group(name, context)
+    before = None if group is None else group.find(str(wanted.member_id))
+    subscribed = await read_subscription(name, wanted, before, context)
+    if isinstance(subscribed, RefusalReason):
+        return _refuse(request, wanted, subscribed)
+    has_lanes = subscribed is not None and bool(subscribed.names)
+    if group is None and not has_lanes:
+        return await _relay_plain(request, wanted, context)
+    if await context.group_error(name, Operation.READ):
+        return await relay(request, context)  # the broker refuses it
+    if wanted.member_epoch < JOIN_EPOCH:
+        return await _leave(request, wanted, group, context)
+    says_all = wanted.member_epoch == JOIN_EPOCH or is_full(wanted)
+    group = group or begin_group(name, context)
+    if not group.is_met or (says_all and not group.members):
+        refused = await meet(name, group, context)
+        if refused is not None:
+            return _refuse(request, wanted, refused)
+        before = group.find(str(wanted.member_id))
+    if not says_all and (before is None or not before.has_spoken):
+        code = await unknown_code(name, str(wanted.member_id), context)
+        return _refuse(request, wanted, RefusalReason(code))
+    clash = find_clash(group, wanted, subscribed, context)
+    if clash is not None:
+        return _refuse(request, wanted, clash)
+    return await _serve(request, wanted, subscribed, group, context)
 
 
-async def handle_consumer_group_heartbeat(request: Request, context: Context) -> Buffers:
-    """Refuse lanes, relay the rest."""
-    wanted = request.decode()
-    member = str(wanted.group_id), str(wanted.member_id)
-    if wanted.member_epoch < 0:
-        context.patterns.forget(member)
-        return await relay(request, context)
-    topic = _first_lane_topic(wanted.subscribed_topic_names or (), context)
-    if topic is not None:
-        return _refuse(request, _of_topic(topic))
-    if not shows_lanes(context):
-        return await relay(request, context)
-    said = getattr(wanted, "subscribed_topic_regex", None)
-    pattern = context.patterns.of(member) if said is None else str(said)
-    refused = await _find_refusal(member[0], [pattern] if pattern else [], context)
-    if refused is not None:
-        return _refuse(request, refused)
-    answer = await relay(request, context)
-    if said is not None and _is_taken(request, answer):
-        context.patterns.keep(member, str(said))
-    return answer
+async def _serve(
+    request: Request,
+    wanted: Any,
+    subscribed: Subscribed | None,
+    group: ConsumerGroup,
+    context: Context,
+) -> Buffers:
+    """Ask the broker, take the member's word, plan, and tell the member its lanes."""
+    name, member_id, order = str(wanted.group_id), str(wanted.member_id), next(_ORDER)
+    context.groups.check_ownership(name)
+    lanes, plain = await owned_of(wanted, context)
+    before = group.find(member_id)
+    owned = plain if plain is not None else (before.plain_owned if before else ())
+    claimed = before.claimed if before is not None else ()
+    sent = upstream(request, wanted, {*owned, *claimed}, context.registry.physical_name)
+    group.begin_join(member_id)
+    try:
+        answer = request.decode_answer(await forward(request, context, sent))
+    finally:
+        group.end_join(member_id)
+    if answer.error_code != ErrorCode.none:
+        await _note_refused(name, group, member_id, answer.error_code, context)
+        return request.answer_entity(answer)
+    assigned = await _assigned(answer, group, subscribed, context)
+    if assigned is None:
+        return _refuse(request, wanted, RefusalReason(AGAIN))
+    identity = identity_of(str(answer.member_id or member_id), wanted.instance_id or _of(before))
+    client = wanted.instance_id or request.header.client_id or ""
+    timeout_s = wanted.rebalance_timeout.total_seconds()
+    word = Word(
+        order=order,
+        member_id=str(answer.member_id or member_id),
+        epoch=int(answer.member_epoch),
+        is_join=wanted.member_epoch == JOIN_EPOCH,
+        is_full=is_full(wanted),
+        subscribed=subscribed,
+        rack=wanted.rack_id,
+        rebalance_timeout_s=timeout_s if timeout_s > 0 else None,
+        owned=lanes,
+        plain_owned=plain,
+        parts=assigned[0],
+        plain_parts=assigned[1],
+        shares=context.switches.allows_individual_commit(client),
+    )
+    return await _tell(request, wanted, answer, (identity, word), group, context)
 
 
-async def handle_streams_group_heartbeat(request: Request, context: Context) -> Buffers:
-    """Refuse a topology that reads lanes, relay the rest."""
-    wanted = request.decode()
-    if wanted.topology is None or wanted.member_epoch < 0:
-        return await relay(request, context)
-    parts = wanted.topology.subtopologies
-    topic = _first_lane_topic((name for part in parts for name in part.source_topics), context)
-    refused = None if topic is None else _of_topic(topic)
-    if refused is None and shows_lanes(context):
-        patterns = [str(pattern) for part in parts for pattern in part.source_topic_regex]
-        refused = await _find_refusal(str(wanted.group_id), patterns, context)
-    if refused is None:
-        return await relay(request, context)
-    return _refuse(request, refused)
+def _of(member: GroupMember | None) -> str | None:
+    return None if member is None else member.instance_id
 
 
-def _first_lane_topic(names: Iterable[str], context: Context) -> str | None:
-    return next((name for name in names if context.registry.rule_of(name) is not None), None)
+async def _tell(
+    request: Request,
+    wanted: Any,
+    answer: Any,
+    said: tuple[str, Word],
+    group: ConsumerGroup,
+    context: Context,
+) -> Buffers:
+    """Take the word into the group, and answer with what comes of it."""
+    name, (identity, word) = str(wanted.group_id), said
+    before = group.members.get(identity)
+    claimed = before.claimed if before is not None else frozenset()
+    member = group.take(identity, wanted.instance_id or _of(before), word)
+    group.begin_grace(answer.heartbeat_interval.total_seconds())
+    if group.epoch > group.listed_epoch or (word.parts is not None and claimed - word.parts):
+        await look_who_is_there(name, group, context)
+    await plan_lanes(name, group, context)
+    if group.members.get(identity) is not member:
+        return _refuse(request, wanted, RefusalReason(ErrorCode.unknown_member_id))
+    context.groups.check_ownership(name)  # from here on the member may hold what it is given
+    told = group.give(identity, context.clock())
+    group.release_claims()
+    is_asked = word.is_join or word.is_full
+    changes = group.take_unwritten()
+    try:
+        await context.groups.save_held(name, changes)
+    except UpstreamLost as error:
+        group.note_unwritten(changes)
+        log.warning("lanes are not told: the journal is away group=%s reason=%s", name, error)
+        return _refuse(request, wanted, RefusalReason(AGAIN))
+    shown = downstream(request, answer, group, member, is_asked=is_asked)
+    context.member_lanes.note_given(name, request.header.client_id or "", told)
+    _end_late(name, group, context)
+    push_owed(Beat(name, member.epoch, member.member_id, member.instance_id), context)
+    return request.answer_entity(shown)
 
 
-async def _find_refusal(
-    group: str, patterns: Sequence[str], context: Context
-) -> RefusalReason | None:
-    """Return the reason to refuse a member's patterns; None: the broker is to be asked.
-
-    A client without the right to the group is left to the broker before anything is compared.
-    """
-    topics = tuple(context.registry.lane_topics()) if patterns else ()
-    if not topics or await context.group_error(group, Operation.READ):
-        return None
-    if len(patterns) > PATTERNS_MAX:
-        reason = f"there are {len(patterns)}, at most {PATTERNS_MAX}"
-        return RefusalReason(ErrorCode.invalid_regular_expression, UNREADABLE.format(reason=reason))
-    for pattern in patterns:
+async def _assigned(
+    answer: Any, group: ConsumerGroup, subscribed: Subscribed | None, context: Context
+) -> tuple[Parts | None, Parts | None] | None:
+    """Return partitions of lane topics and of others in the answer; None: a topic is not known."""
+    if answer.assignment is None:
+        return None, None
+    ids = {topic.topic_id for topic in group.topics.values()}
+    for name in subscribed.names if subscribed is not None else ():
+        view = await context.find_view(name)
+        if view is not None:
+            ids.add(view.topic_id)
+    parts = parts_of(answer.assignment.topic_partitions)
+    for topic_id in {part[0] for part in parts} - ids:
         try:
-            matches = await context.match_pattern(pattern, topics)
-        except PatternUnreadable as error:
-            text = UNREADABLE.format(reason=error)
-            return RefusalReason(ErrorCode.invalid_regular_expression, text)
-        if matches is None:
-            return RefusalReason(ErrorCode.coordinator_load_in_progress, BUSY_TEXT)
-        if await _first_shown(matches, context) is not None:
-            return _of_topic(OF_PATTERN)
-    return None
+            if await context.find_view_by_id(topic_id) is not None:
+                ids.add(topic_id)
+        except KeylaneError as error:
+            log.info("topic of an assignment is not known topic_id=%s reason=%s", topic_id, error)
+            return None
+    lanes = frozenset(part for part in parts if part[0] in ids)
+    return lanes, frozenset(parts) - lanes
 
 
-async def _first_shown(topics: Sequence[str], context: Context) -> str | None:
-    """Return the first of these topics that the client may describe.
-
-    Brokers leave the others out of what a pattern means as well, and that they are there must not
-    show (Kafka 4.3, `GroupMetadataManager.refreshRegularExpressions`).
-    """
-    if not topics:
-        return None
-    answer = await context.ask(topics_question(*topics))
-    shown = {str(topic.name) for topic in answer.topics if topic.error_code == 0}
-    return next((name for name in topics if name in shown), None)
-
-
-def _is_taken(request: Request, answer: Buffers) -> bool:
-    code: ErrorCode = request.decode_answer(b"".join(answer)).error_code
-    return code == ErrorCode.none
+async def _leave(
+    request: Request, wanted: Any, group: ConsumerGroup | None, context: Context
+) -> Buffers:
+    """Pass a member's end on; its lanes are free when the broker has taken it."""
+    name = str(wanted.group_id)
+    answer = request.decode_answer(await forward(request, context))
+    if group is not None and answer.error_code == ErrorCode.none:
+        identity = identity_of(str(wanted.member_id), wanted.instance_id)
+        if wanted.member_epoch == LEAVE_EPOCH:
+            group.end(identity)
+        else:
+            group.pause(identity)
+        await _save_later(name, group, context)
+    return request.answer_entity(answer)
 
 
-def _refuse(request: Request, reason: RefusalReason) -> Buffers:
-    epoch = request.decode().member_epoch
-    return request.answer_entity(refusal(request, *reason, member_epoch=epoch))
+async def _note_refused(
+    name: str, group: ConsumerGroup, member_id: str, code: ErrorCode, context: Context
+) -> None:
+    member = group.find(member_id)
+    if code in ENDED and member is not None:
+        group.end(member.identity)
+        await _save_later(name, group, context)
+
+
+async def _save_later(name: str, group: ConsumerGroup, context: Context) -> None:
+    """Write ends of members; where that fails, the next write has them."""
+    changes = group.take_unwritten()
+    try:
+        await context.groups.save_held(name, changes)
+    except KeylaneError as error:
+        group.note_unwritten(changes)
+        log.info("end of a member is not written yet group=%s reason=%s", name, error)
+
+
+def _end_late(name: str, group: ConsumerGroup, context: Context) -> None:
+    """Have members leave that do not give lanes up in time."""
+    for member in group.late(context.clock()):
+        member.late_since_s = None
+        log.warning(
+            "member leaves: it keeps lanes beyond its rebalance time-out group=%s member_id=%s "
+            "lanes=%d timeout_s=%g remedy=poll more often, or raise max.poll.interval.ms",
+            name, member.member_id, len(member.owned - member.told), member.rebalance_timeout_s,
+        )  # fmt: skip
+        context.stats.members_late += 1
+        context.aside(partial(_leave_for, name, group, member, context))
+
+
+async def _leave_for(
+    name: str, group: ConsumerGroup, member: GroupMember, context: Context
+) -> None:
+    leaving = LeaveRequest(
+        group_id=GroupId(name),
+        member_id=member.member_id,
+        member_epoch=i32(LEAVE_EPOCH),
+        instance_id=member.instance_id,
+        topic_partitions=None,
+    )
+    try:
+        answer = await context.ask(leaving)
+    except KeylaneError as error:
+        log.info("member did not leave group=%s reason=%s", name, error)
+        return
+    if (
+        answer.error_code in (ErrorCode.none, *ENDED)
+        and group.members.get(member.identity) is member
+    ):
+        group.end(member.identity)
+        await _save_later(name, group, context)
+
+
+async def _relay_plain(request: Request, wanted: Any, context: Context) -> Buffers:
+    """Relay; a topic that has lanes by now, and that the client does not name, is not given."""
+    frame = await forward(request, context)
+    if not context.registry.lane_topics():
+        return (frame,)
+    answer = request.decode_answer(frame)
+    if answer.error_code != ErrorCode.none or answer.assignment is None:
+        return (frame,)
+    registry, parts = context.registry, parts_of(answer.assignment.topic_partitions)
+    hidden = frozenset(
+        part for part in parts if registry.rule_of(registry.name_of_id(part[0]) or "") is not None
+    )
+    if not hidden:
+        return (frame,)
+    if not is_full(wanted):
+        return _refuse(request, wanted, RefusalReason(AGAIN))
+    return request.answer_entity(without_parts(request, answer, hidden))
+
+
+def _refuse(request: Request, wanted: Any, reason: RefusalReason) -> Buffers:
+    return request.answer_entity(refusal(request, *reason, member_epoch=wanted.member_epoch))

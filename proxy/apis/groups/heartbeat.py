@@ -122,7 +122,7 @@ async def _refresh(beat: Beat, context: Context) -> set[ErrorCode]:
         sent = SentPushes(beat.group, context)
         await sent.repeat({place: Pushing(*states[place], at) for place, at, _ in offsets})
         with sent.sending():
-            answer = await context.ask(own_commit(beat, offsets))
+            answer = await context.ask(own_commit(beat, offsets, context))
         answered = error_codes(answer)
         sent.note_repeated(answered)
         codes.update(answered.values())

@@ -188,6 +188,9 @@ async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
     if names.is_complete(group) and find() is None:
         return ErrorCode.none
     is_known = await _learn_members(asked, context)
+    if names.is_brokers(group) and _lane_names(asked, context):
+        _note_brokers(asked, context)
+        return INCONSISTENT
     clash = find()
     if clash is not None:
         _refuse(asked, clash, context)
@@ -201,7 +204,10 @@ async def _is_brokers(asked: Asked, context: Context) -> bool:
     The members that it deals out to are then not even rebalanced by one that comes again and again.
     """
     names, group = context.group_names, asked.join.group_id
-    if not names.is_brokers(group) or not _lane_names(asked, context):
+    if not _lane_names(asked, context):
+        return False
+    served = context.consumer_groups.find(group)
+    if not names.is_brokers(group) and (served is None or not served.members):
         return False
     is_brokers = await has_brokers_members(group, context)
     names.note_brokers(group, is_brokers=is_brokers)
@@ -218,6 +224,10 @@ async def _learn_members(asked: Asked, context: Context) -> bool:
     if found.error_code != ErrorCode.none:
         return True  # the coordinator refuses the JoinGroup, too
     if not found.has_members:
+        # A group of KIP-848 is Dead to DescribeGroups, as one that is not there.
+        if context.has_consumer_groups and await has_brokers_members(group, context):
+            names.note_brokers(group, is_brokers=True)
+            return True
         names.note_empty(group)
         return True
     if found.protocol_type != CONSUMER:
@@ -286,9 +296,9 @@ def _note_brokers(asked: Asked, context: Context) -> None:
     topic = _lane_names(asked, context)[0]
     if names.log_once(join.group_id, Clash(topic, "", topic)):
         log.warning(
-            "member refused: the broker deals out partitions in its group group=%s member_id=%s "
-            "topic=%s remedy=stop the members with group.protocol=consumer that connect to brokers "
-            "directly, or give them another group id",
+            "member refused: its group has members of the consumer protocol group=%s member_id=%s "
+            "topic=%s remedy=stop the members with group.protocol=consumer first, or give the new "
+            "members another group id",
             join.group_id, identity_of(join.member_id, join.instance_id), topic,
         )  # fmt: skip
 

@@ -23,10 +23,11 @@ from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.commits.group_states import GroupStates
 from keylane.proxy.commits.refreshes import Refreshes
+from keylane.proxy.groups.consumer_groups import ConsumerGroups
 from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.groups.group_names import GroupNames
 from keylane.proxy.groups.group_plans import Generations
-from keylane.proxy.groups.patterns import SubscribedPatterns
+from keylane.proxy.groups.patterns import ComparedPatterns
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
 from keylane.proxy.lanes.fetcher import LaneFetcher
 from keylane.proxy.net.admission import Admission
@@ -73,6 +74,8 @@ class Shared:
     switches: SwitchBoard
     clock: Callable[[], float]
     generations: Generations = field(default_factory=Generations)
+    consumer_groups: ConsumerGroups = field(default_factory=ConsumerGroups)
+    """KIP-848 groups on lanes."""
     sequences: SequenceMap = field(default_factory=SequenceMap)
     group_names: GroupNames = field(default_factory=GroupNames)
     """By which names the members of groups mean their topics."""
@@ -84,8 +87,8 @@ class Shared:
     """Lanes that are new to their members, of all connections."""
     refreshes: Refreshes = field(init=False)
     """Time when stable offsets of groups are committed again."""
-    patterns: SubscribedPatterns = field(default_factory=SubscribedPatterns)
-    """Of KIP-848 members."""
+    patterns: ComparedPatterns = field(default_factory=ComparedPatterns)
+    """Patterns of subscriptions, compared with lane topics."""
     pattern_turns: PatternTurns = field(init=False)
     turns: Turns = field(default_factory=Turns)
     addresses: dict[int, tuple[str, int]] = field(default_factory=dict)
@@ -106,7 +109,8 @@ class Shared:
         assert placement.number is not None, "called among many nodes only"
         before = placement.update(membership)
         number = placement.number
-        self.group_names.forget_where(lambda group: placement.node_of_group(group) != number)
+        for known in (self.group_names, self.consumer_groups):
+            known.forget_where(lambda group: placement.node_of_group(group) != number)
         cluster.update_nodes(placement.number, membership)
         forget_gained(self.sequences, cluster.registry, cluster.leaders, before, placement)
 
@@ -175,7 +179,7 @@ class Context:
         self.loads, self.sequences = shared.loads, shared.sequences
         self.assignments, self.range_views = shared.assignments, shared.range_views
         self.switches, self.placement = shared.switches, shared.placement
-        self.patterns, self.generations = shared.patterns, shared.generations
+        self.generations, self.consumer_groups = shared.generations, shared.consumer_groups
         self.group_names, self.refreshes = shared.group_names, shared.refreshes
         self._turns = turns = shared.turns
         self.in_thread, self.in_turn, self.pause = turns.in_thread, turns.in_turn, turns.pause
@@ -183,6 +187,8 @@ class Context:
         self._rights = ClientRights(connection.ask, ttl_s=ttl_s, clock=shared.clock)
         self.is_librdkafka = False
         """The client said so in ApiVersions (KIP-511)."""
+        self.has_consumer_groups = False
+        """The broker knows KIP-848, by its answer to ApiVersions."""
         self.gained_lanes = shared.gained_lanes
         self.member_lanes = MemberLanes(shared.gained_lanes)
         """Lanes that the member behind this connection was given and answered."""
@@ -205,6 +211,10 @@ class Context:
     def address_of(self, node_id: int) -> tuple[str, int] | None:
         """Return the address of a broker, by its own id, at this node; None: it has none now."""
         return self._shared.addresses.get(node_id)
+
+    async def ask_coordinator(self, group: str, entity: Any) -> Any:
+        """Ask the group's coordinator with keylane's own login. Raises: UpstreamLost."""
+        return await self._shared.cluster.ask_coordinator(group, entity)
 
     async def learn_brokers(self, entries: Any) -> None:
         """Take note of brokers in an answer; listeners are bound on return, where they can be."""

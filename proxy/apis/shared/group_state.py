@@ -15,6 +15,7 @@ from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
 from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId
 
+from keylane.errors import UpstreamLost
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.commits.group_survey import GONE
 
@@ -48,8 +49,7 @@ async def has_brokers_members(group: str, context: Context) -> bool:
             group_ids=(GroupId(group),), include_authorized_operations=False
         )
     )
-    found = answer.groups[0]
-    return bool(found.error_code == ErrorCode.none and found.members)
+    return any(found.error_code == ErrorCode.none and found.members for found in answer.groups)
 
 
 async def ask_group_state(group: str, context: Context) -> GroupState:
@@ -57,6 +57,8 @@ async def ask_group_state(group: str, context: Context) -> GroupState:
     answer = await context.ask(
         DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
     )
+    if len(answer.groups) != 1:
+        raise UpstreamLost(f"DescribeGroups has {len(answer.groups)} groups, 1 was asked")
     found = answer.groups[0]
     return GroupState(
         error_code=found.error_code,

@@ -16,7 +16,7 @@ from keylane.proxy.groups import patterns
 from keylane.proxy.groups.patterns import (
     PATTERN_CHARS_MAX,
     REPEATS_MAX,
-    SubscribedPatterns,
+    ComparedPatterns,
     check_pattern,
     find_matches,
 )
@@ -101,23 +101,10 @@ def test_repetitions_are_added_up(counts) -> None:
             check_pattern(pattern)
 
 
-def test_members_are_bounded(monkeypatch) -> None:
-    """The one that sent none for longest is forgotten."""
-    monkeypatch.setattr(patterns, "MEMBERS_MAX", 2)
-    kept = SubscribedPatterns()
-    for member in ("a", "b", "a", "c"):
-        kept.keep(("g", member), "x.*")
-
-    assert [kept.of(("g", member)) for member in "abc"] == ["x.*", None, "x.*"]
-    kept.forget(("g", "a"))
-    kept.keep(("g", "c"), "")
-    assert len(kept) == 0
-
-
 def test_results_are_of_the_lane_topics_that_there_are(monkeypatch) -> None:
     """Of others nothing is known; they are bounded, too."""
-    monkeypatch.setattr(patterns, "MEMBERS_MAX", 2)
-    kept = SubscribedPatterns()
+    monkeypatch.setattr(patterns, "PATTERNS_KEPT", 2)
+    kept = ComparedPatterns()
     assert kept.matches("o.*", TOPICS) is None
     for pattern in ("o.*", "s.*", "o.*", "a.*"):
         if kept.matches(pattern, TOPICS) is None:
@@ -143,7 +130,7 @@ async def test_one_comparison_at_a_time(monkeypatch) -> None:
         return find_matches(pattern, topics)
 
     monkeypatch.setattr(pattern_turns, "find_matches", compare)
-    turns = PatternTurns(SubscribedPatterns())
+    turns = PatternTurns(ComparedPatterns())
     waiting = [spawn(turns.compare(one, TOPICS), one) for one in ("o.*", "s.*", "a.*")]
     await asyncio.sleep(0)
     assert await turns.compare("z.*", TOPICS) is None
@@ -166,7 +153,7 @@ async def test_a_client_that_goes_away_does_not_start_the_next(monkeypatch) -> N
         return ()
 
     monkeypatch.setattr(pattern_turns, "find_matches", compare)
-    turns = PatternTurns(SubscribedPatterns())
+    turns = PatternTurns(ComparedPatterns())
     first = spawn(turns.compare("o.*", TOPICS), "first")
     await asyncio.to_thread(began.wait, 10)
     began.clear()

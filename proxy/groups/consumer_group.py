@@ -1,0 +1,458 @@
+"""Lanes of one KIP-848 group: which member may hold a lane, and the next lanes of each. No I/O.
+
+The broker keeps membership and epochs, and keylane keeps lanes. A lane that a member was told, or
+says it owns, is in its hands. The target is a plan of all lanes, and `give` leads each member
+towards it in steps:
+
+    held(m)  = owned(m) | told(m)
+    give(m)  = (target(m) & held(m))                       what it keeps
+             | (target(m) - held of all others)            lanes that are free
+             | (told(m) - owned(m))                        what it was told and has not confirmed
+
+Source: KIP-848 (reconciliation), docs/decisions/043.
+
+Invariants, for members whose words and ends come from the broker:
+1. A lane is in the hands of one member at most.
+2. A lane that was told stays told until its member has confirmed it, or has ended.
+3. Every lane of a subscribed topic is in exactly one target, once `is_stale` is False, except for
+   partitions that the broker gives to members that bypass keylane.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from keylane.assignor.model import Lane, Member, Plan
+from keylane.offsets.records.held import Held
+from keylane.proxy.groups.consumer_members import (
+    NO_LANES,
+    NO_PARTS,
+    GroupMember,
+    GroupTopic,
+    Lanes,
+    Listed,
+    Move,
+    Part,
+    Parts,
+    Subscribed,
+    Word,
+)
+from keylane.proxy.groups.group_plans import identity_of
+
+MOVES_KEPT: Final = 100
+"""Moves of one group that are shown."""
+GRACE_S: Final = 2.0
+"""Beyond a heartbeat interval, after which a member that the broker has ended has learnt it."""
+LOAD: Final = "load"
+REASONS: Final = ("restart", "bypass", "topics", "subscription", "leave", "join")
+"""Changes after which a plan is made, the first before the second; else it is the load."""
+LOAD_PLAN_S: Final = 60.0
+"""Time between two plans that only the load asks for."""
+
+
+class ConsumerGroup:
+    """Members and lanes of one group; see the module."""
+
+    def __init__(self, now_s: float) -> None:
+        self.began_s = now_s
+        self.members: dict[str, GroupMember] = {}
+        self.topics: dict[str, GroupTopic] = {}
+        self.target: dict[str, Lanes] = {}
+        self.moves: deque[Move] = deque(maxlen=MOVES_KEPT)
+        self.epoch = -1
+        """The highest epoch that any member was answered."""
+        self.turn = 0
+        """Counts heartbeats that the broker has taken."""
+        self.reasons: set[str] = set()
+        """Changes since the last plan."""
+        self.foreign: dict[str, Parts] = {}
+        """Members that bypass keylane, with the partitions that they have or are to get."""
+        self.still_until_s = now_s
+        """Until then no lane changes hands."""
+        self.planned_s = now_s
+        self.is_met = self.is_asking = self.is_planning = False
+        """The broker's members are known; it is being asked for them; a plan is being made."""
+        self.listed_epoch = -1
+        """Epoch of the group when the broker was asked for its members last."""
+        self.foreign_logged = 0
+        self.unwritten: dict[str, GroupMember | None] = {}
+        """Members whose lanes in hand are not those of the journal; None: it has ended."""
+        self._holders: dict[Lane, set[str]] = {}
+        self._unsettled: set[str] = set()
+        self._ids: dict[str, str] = {}
+        """Identities by member id."""
+        self._joining: Counter[str] = Counter()
+        self._passed: set[str] = set()
+        """Member ids whose joins this node has passed on."""
+
+    # What members and the broker say.
+
+    def load(self, written: Iterable[Held]) -> None:
+        """Begin with what the journal has, in its order.
+
+        A lane is told when its last holder has released it, so the later record counts.
+        """
+        for told in reversed(list(written)):
+            identity = identity_of(told.member_id, told.instance_id)
+            member = GroupMember(identity, told.member_id, told.instance_id)
+            lanes = frozenset(lane for lane in told.lanes if lane not in self._holders)
+            member.subscribed = Subscribed(frozenset(name for name, _ in lanes))
+            member.epoch = told.epoch
+            self.members[identity] = member
+            self._ids[told.member_id] = identity
+            self._set(member, owned=lanes, told=lanes, epoch=told.epoch)
+        self.reasons.add("restart")
+        self.unwritten.clear()
+
+    def take(self, identity: str, instance_id: str | None, word: Word) -> GroupMember:
+        """Take a member's word that the broker has taken, in any order of the answers."""
+        member = self.members.get(identity)
+        if member is None:
+            member = self.members[identity] = GroupMember(identity, word.member_id, instance_id)
+            self.reasons.add("join")
+            self.foreign.pop(identity, None)
+            if word.epoch < self.listed_epoch:
+                self.listed_epoch = -1  # it may have ended before the broker listed the members
+        if word.order < member.order:
+            return member
+        self.turn += 1
+        member.order, member.seen, member.is_away = word.order, self.turn, False
+        self._ids.pop(member.member_id, None)
+        self._ids[word.member_id] = identity
+        member.member_id, member.epoch = word.member_id, max(member.epoch, word.epoch)
+        if word.is_join:
+            member.epoch = word.epoch
+        self.epoch = max(self.epoch, word.epoch)
+        self._take_subscription(member, word)
+        if word.is_join:
+            member.sent = None
+            self._set(member, owned=NO_LANES, told=member.told, epoch=word.epoch)
+        elif word.owned is not None:
+            # A lane in the hands of another member is not believed: its owner is asked to stop.
+            held = member.held
+            owned = frozenset(x for x in word.owned if x in held or x not in self._holders)
+            self._set(member, owned=owned, told=member.told, epoch=word.epoch)
+        member.has_spoken = member.has_spoken or word.is_full or word.is_join
+        if word.parts is not None:
+            claimed = self._still_claimed(member, word.parts)
+            if self.foreign and claimed != member.claimed:
+                self.reasons.add("bypass")
+            member.claimed = claimed
+        return member
+
+    def _take_subscription(self, member: GroupMember, word: Word) -> None:
+        if word.subscribed is not None:
+            if word.subscribed.names != member.subscribed.names:
+                self.reasons.add("subscription")
+            member.subscribed = word.subscribed
+        member.rack = word.rack or member.rack
+        member.rebalance_timeout_s = word.rebalance_timeout_s or member.rebalance_timeout_s
+        member.shares = word.shares
+        if word.plain_owned is not None:
+            member.plain_owned = word.plain_owned
+        if word.plain_parts is not None:
+            member.plain_parts = word.plain_parts
+
+    def find(self, member_id: str) -> GroupMember | None:
+        """Return the member of an id; None: it does not speak with this node."""
+        return self.members.get(self._ids.get(member_id, ""))
+
+    def pause(self, identity: str) -> None:
+        """A static member went and will be back: its lanes wait for it, in no hands but its own."""
+        member = self.members.get(identity)
+        if member is not None:
+            member.is_away = True
+            self._set(member, owned=NO_LANES, told=member.told, epoch=member.epoch)
+
+    def end(self, identity: str) -> GroupMember | None:
+        """A member has ended, by the broker's word: its lanes are free."""
+        member = self.members.pop(identity, None)
+        if member is not None:
+            for lane in member.held:
+                self._release(lane, identity)
+            self.unwritten[identity] = None
+            self._ids.pop(member.member_id, None)
+            self.target.pop(identity, None)
+            self._unsettled.discard(identity)
+            self.reasons.add("leave")
+        return member
+
+    def begin_join(self, member_id: str) -> None:
+        """Note that a member's heartbeat is passed on, which may make it a member."""
+        self._joining[member_id] += 1
+        self._passed.add(member_id)
+
+    def end_join(self, member_id: str) -> None:
+        """Note that it was answered, or that its connection has ended."""
+        self._joining[member_id] -= 1
+        if not self._joining[member_id]:
+            del self._joining[member_id]
+
+    def note_listed(self, listed: Iterable[Listed], asked: tuple[int, int]) -> list[str]:
+        """Take the broker's description; return members that are gone, and end them.
+
+        asked: `turn` and `epoch` when the broker was asked. A member that it took a heartbeat of
+        since may be newer than the description, and is asked for once more.
+        """
+        turn, epoch = asked
+        found = {one.identity: one for one in listed}
+        missing = [name for name in self.members if name not in found]
+        gone = [name for name in missing if self.members[name].seen <= turn]
+        self.listed_epoch = epoch if gone == missing else -1
+        for identity in gone:
+            self.end(identity)
+        self._passed &= {one.member_id for one in found.values()} | self._joining.keys()
+        foreign = {
+            identity: one.parts
+            for identity, one in found.items()
+            if identity not in self.members and one.member_id not in self._passed
+        }
+        if foreign != self.foreign:
+            self.foreign = foreign
+            self.reasons.add("bypass")
+        return gone
+
+    def set_topics(self, topics: Mapping[str, GroupTopic]) -> None:
+        """Take the lane topics that the members name. A topic that was made anew has no holder."""
+        for name, known in self.topics.items():
+            if name in topics and topics[name].view_id != known.view_id:
+                self._forget_topic(name)
+        if dict(topics) != self.topics:
+            self.topics = dict(topics)
+            self.reasons.add("topics")
+
+    # The plan.
+
+    @property
+    def is_stale(self) -> bool:
+        """Return whether the target is of other members or topics."""
+        return bool(self.reasons)
+
+    def begin_grace(self, interval_s: float) -> None:
+        """Set the end of the time in which nothing changes hands, by the heartbeat interval.
+
+        During an outage longer than the session time-out the broker ends all members, and each
+        reads on until its next heartbeat.
+        """
+        if self.still_until_s == math.inf:
+            self.still_until_s = self.began_s + interval_s + GRACE_S
+
+    def is_still(self, now_s: float) -> bool:
+        """Return whether lanes must stay where they are."""
+        return now_s < self.still_until_s
+
+    def is_plan_due(self, now_s: float) -> bool:
+        """Return whether a plan is to be made."""
+        if self.is_still(now_s) or not self.members:
+            return False
+        return self.is_stale or (self.is_settled and now_s - self.planned_s >= LOAD_PLAN_S)
+
+    def begin_plan(self) -> tuple[list[Member], str]:
+        """Return members for the assignor, and the reason of the plan.
+
+        A lane on its way belongs to its receiver.
+        """
+        reason = next((each for each in REASONS if each in self.reasons), LOAD)
+        self.reasons.clear()
+        planned = {lane for lanes in self.target.values() for lane in lanes}
+        members = [
+            Member(
+                member_id=identity,
+                topics=member.subscribed.names & self.topics.keys(),
+                owned=tuple(sorted(self._kept(identity, planned))),
+                instance_id=member.instance_id,
+                rack=member.rack,
+                shares=member.shares,
+            )
+            for identity, member in self.members.items()
+        ]
+        return members, reason
+
+    def set_target(self, plan: Plan, reason: str, now_s: float, now_ms: int) -> list[Move]:
+        """Put a plan in place, without partitions of members that bypass keylane; return moves."""
+        blocked = self.blocked
+        owners = {lane: name for name, lanes in self.target.items() for lane in lanes}
+        for identity, member in self.members.items():
+            owners |= {lane: identity for lane in member.held if lane not in owners}
+        target: dict[str, Lanes] = {}
+        moves = []
+        for identity in self.members:
+            lanes = frozenset(plan.get(identity, ())) - blocked
+            target[identity] = lanes
+            moves += [
+                Move(now_ms, lane, owners[lane], identity, reason)
+                for lane in sorted(lanes)
+                if owners.get(lane, identity) != identity
+            ]
+        self.target, self.planned_s = target, now_s
+        self.moves.extend(moves)
+        self._unsettled = {name for name, one in self.members.items() if not self._is_settled(one)}
+        return moves
+
+    @property
+    def blocked(self) -> Lanes:
+        """Return lanes of partitions that the broker gives, or may give, past keylane."""
+        if not self.foreign:
+            return NO_LANES
+        claimed = frozenset(part for one in self.members.values() for part in one.claimed)
+        ours = claimed.difference(*self.foreign.values())
+        found: set[Lane] = set()
+        for name, topic in self.topics.items():
+            every = frozenset((name, index) for index in range(topic.lanes.index_count))
+            found |= every - topic.lanes_of(ours)
+        return frozenset(found)
+
+    # Answers.
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether every member has confirmed its target."""
+        return not self._unsettled
+
+    def give(self, identity: str, now_s: float) -> Lanes:
+        """Return the lanes that a member is told now; they count as told from here on."""
+        member = self.members[identity]
+        if identity in self._unsettled and not self.is_still(now_s) and identity in self.target:
+            mine = {identity}
+            given = frozenset(
+                x for x in self.target[identity] if self._holders.get(x, mine) == mine
+            )
+            given |= member.told - member.owned
+            if given != member.told:
+                self._set(member, owned=member.owned, told=given, epoch=member.epoch)
+            self._note_late(member, now_s)
+        return member.told
+
+    def late(self, now_s: float) -> list[GroupMember]:
+        """Return members that have not given up lanes within their rebalance time-out."""
+        found = (self.members[name] for name in self._unsettled)
+        return [
+            one
+            for one in found
+            if one.late_since_s is not None and now_s - one.late_since_s > one.rebalance_timeout_s
+        ]
+
+    def claim(self, identity: str) -> Parts:
+        """Return the partitions that keylane says to the broker this member owns.
+
+        A partition whose lanes are still read here is not released to a member that bypasses
+        keylane: the broker waits, as for any member that revokes.
+        """
+        member = self.members.get(identity)
+        return NO_PARTS if member is None else member.claimed
+
+    def holder_of(self, lane: Lane) -> str | None:
+        """Return the identity of the member that has a lane; None: it is free, or in dispute."""
+        holders = self._holders.get(lane, set())
+        return next(iter(holders)) if len(holders) == 1 else None
+
+    def newest_epoch(self, identity: str, epoch: int, lanes: Iterable[Lane] | None) -> int:
+        """Return the epoch to send in the place of an older one of the member.
+
+        As KIP-1251 for partitions: an older epoch stands for the newest one where the member has
+        all of these lanes since then without a break. lanes: None for a read.
+        """
+        member = self.members.get(identity)
+        if member is None or not 0 < epoch < member.epoch:
+            return epoch
+        for lane in lanes or ():
+            if lane not in member.held or member.since.get(lane, member.epoch) > epoch:
+                return epoch
+        return member.epoch
+
+    def take_unwritten(self) -> dict[str, Held | None]:
+        """Return what the journal lacks: held lanes by identity, None for none."""
+        found = {name: None if one is None else one.record for name, one in self.unwritten.items()}
+        self.unwritten.clear()
+        return found
+
+    def note_unwritten(self, changes: Iterable[str]) -> None:
+        """Note that what was taken did not reach the journal."""
+        for identity in changes:
+            self.unwritten.setdefault(identity, self.members.get(identity))
+
+    def check(self) -> None:
+        """Assert the invariants; tests call it after every step."""
+        holders: dict[Lane, set[str]] = {}
+        for identity, member in self.members.items():
+            for lane in member.held:
+                holders.setdefault(lane, set()).add(identity)
+            assert member.since.keys() == set(member.held)
+        assert holders == self._holders
+
+    # Inside.
+
+    def _kept(self, identity: str, planned: set[Lane]) -> Lanes:
+        mine = self.target.get(identity, NO_LANES)
+        held = self.members[identity].held
+        return mine | (held if not planned else frozenset(x for x in held if x not in planned))
+
+    def _still_claimed(self, member: GroupMember, parts: Parts) -> Parts:
+        """Return what the broker has given, and what is still read here though others wait."""
+        given_up = member.claimed - parts
+        if not given_up or not self.foreign:
+            return parts
+        return parts | {part for part in given_up if self.is_read(part)}
+
+    def is_read(self, part: Part) -> bool:
+        """Return whether any member may read a lane of the partition."""
+        return any(
+            name in self.topics and self.topics[name].part_of(index) == part
+            for name, index in self._holders
+        )
+
+    def release_claims(self) -> None:
+        """Give up partitions that the broker wants back and that are not read any more."""
+        wanted = frozenset(part for parts in self.foreign.values() for part in parts)
+        for member in self.members.values():
+            free = {part for part in member.claimed & wanted if not self.is_read(part)}
+            member.claimed -= free
+
+    def _set(self, member: GroupMember, *, owned: Lanes, told: Lanes, epoch: int) -> None:
+        before = member.held
+        if owned == told:
+            owned = told
+        member.owned, member.told = owned, told
+        after = member.held
+        if after != before:
+            member.since = {lane: member.since.get(lane, epoch) for lane in after}
+            self.unwritten[member.identity] = member
+        for lane in before - after:
+            self._release(lane, member.identity)
+        for lane in after - before:
+            self._holders.setdefault(lane, set()).add(member.identity)
+        self._note_settled(member)
+
+    def _release(self, lane: Lane, identity: str) -> None:
+        holders = self._holders[lane]
+        holders.discard(identity)
+        if not holders:
+            del self._holders[lane]
+
+    def _is_settled(self, member: GroupMember) -> bool:
+        told = member.told
+        is_confirmed = member.is_away or member.owned == told
+        return is_confirmed and self.target.get(member.identity) == told
+
+    def _note_settled(self, member: GroupMember) -> None:
+        if self._is_settled(member):
+            self._unsettled.discard(member.identity)
+        elif member.identity in self.members:
+            self._unsettled.add(member.identity)
+
+    def _note_late(self, member: GroupMember, now_s: float) -> None:
+        if not member.owned - member.told:
+            member.late_since_s = None
+        elif member.late_since_s is None:
+            member.late_since_s = now_s
+
+    def _forget_topic(self, name: str) -> None:
+        for identity, member in self.members.items():
+            owned = frozenset(lane for lane in member.owned if lane[0] != name)
+            told = frozenset(lane for lane in member.told if lane[0] != name)
+            self._set(member, owned=owned, told=told, epoch=member.epoch)
+            mine = self.target.get(identity, NO_LANES)
+            self.target[identity] = frozenset(lane for lane in mine if lane[0] != name)
