@@ -17,7 +17,7 @@ from keylane.journal.owned import GroupLock, OwnedTables, PreparedLock
 from keylane.offsets.intents import Unanswered
 from keylane.offsets.lineage import EpochStart, Lineages, PartitionKey
 from keylane.offsets.pushes import Pushes
-from keylane.offsets.records.held import Held, HeldTable
+from keylane.offsets.records.held import HeldLanes, HeldTable
 from keylane.offsets.records.journal import LayoutValue, StateKey, ic_partition, state_key
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -259,7 +259,7 @@ class GroupStates:
         """Return the lanes in the hands of members of KIP-848 groups. Raises: NotCoordinator."""
         return self._table_of(group).held
 
-    async def save_held(self, group: str, changes: Mapping[str, Held | None]) -> None:
+    async def save_held(self, group: str, changes: Mapping[str, HeldLanes | None]) -> None:
         """Write lanes in the hands of members, by identity, and wait for the ack.
 
         Raises: UpstreamLost; NotCoordinator.

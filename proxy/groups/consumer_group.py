@@ -1,19 +1,19 @@
 """Lanes of one KIP-848 group: which member may hold a lane, and the next lanes of each. No I/O.
 
-The broker keeps membership and epochs, and keylane keeps lanes. A lane that a member was told, or
+The broker keeps membership and epochs, and keylane keeps lanes. A lane that a member was given, or
 says it owns, is in its hands. The target is a plan of all lanes, and `give` leads each member
 towards it in steps:
 
-    held(m)  = owned(m) | told(m)
+    held(m)  = owned(m) | given(m)
     give(m)  = (target(m) & held(m))                       what it keeps
              | (target(m) - held of all others)            lanes that are free
-             | (told(m) - owned(m))                        what it was told and has not confirmed
+             | (given(m) - owned(m))                        what it was given and has not confirmed
 
 Source: KIP-848 (reconciliation), docs/decisions/043.
 
 Invariants, for members whose words and ends come from the broker:
 1. A lane is in the hands of one member at most.
-2. A lane that was told stays told until its member has confirmed it, or has ended.
+2. A lane that was given stays given until its member has confirmed it, or has ended.
 3. Every lane of a subscribed topic is in exactly one target, once `is_stale` is False, except for
    partitions that the broker gives to members that bypass keylane.
 """
@@ -26,7 +26,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from keylane.assignor.model import Lane, Member, Plan
-from keylane.offsets.records.held import Held
+from keylane.offsets.records.held import HeldLanes
 from keylane.proxy.groups.consumer_members import (
     NO_LANES,
     NO_PARTS,
@@ -90,20 +90,20 @@ class ConsumerGroup:
 
     # What members and the broker say.
 
-    def load(self, written: Iterable[Held]) -> None:
+    def load(self, written: Iterable[HeldLanes]) -> None:
         """Begin with what the journal has, in its order.
 
-        A lane is told when its last holder has released it, so the later record counts.
+        A lane is given when its last holder has released it, so the later record counts.
         """
-        for told in reversed(list(written)):
-            identity = identity_of(told.member_id, told.instance_id)
-            member = GroupMember(identity, told.member_id, told.instance_id)
-            lanes = frozenset(lane for lane in told.lanes if lane not in self._holders)
+        for given in reversed(list(written)):
+            identity = identity_of(given.member_id, given.instance_id)
+            member = GroupMember(identity, given.member_id, given.instance_id)
+            lanes = frozenset(lane for lane in given.lanes if lane not in self._holders)
             member.subscribed = Subscribed(frozenset(name for name, _ in lanes))
-            member.epoch = told.epoch
+            member.epoch = given.epoch
             self.members[identity] = member
-            self._ids[told.member_id] = identity
-            self._set(member, owned=lanes, told=lanes, epoch=told.epoch)
+            self._ids[given.member_id] = identity
+            self._set(member, owned=lanes, given=lanes, epoch=given.epoch)
         self.reasons.add("restart")
         self.unwritten.clear()
 
@@ -129,12 +129,12 @@ class ConsumerGroup:
         self._take_subscription(member, word)
         if word.is_join:
             member.sent = None
-            self._set(member, owned=NO_LANES, told=member.told, epoch=word.epoch)
+            self._set(member, owned=NO_LANES, given=member.given, epoch=word.epoch)
         elif word.owned is not None:
             # A lane in the hands of another member is not believed: its owner is asked to stop.
             held = member.held
             owned = frozenset(x for x in word.owned if x in held or x not in self._holders)
-            self._set(member, owned=owned, told=member.told, epoch=word.epoch)
+            self._set(member, owned=owned, given=member.given, epoch=word.epoch)
         member.has_spoken = member.has_spoken or word.is_full or word.is_join
         if word.parts is not None:
             claimed = self._still_claimed(member, word.parts)
@@ -165,7 +165,7 @@ class ConsumerGroup:
         member = self.members.get(identity)
         if member is not None:
             member.is_away = True
-            self._set(member, owned=NO_LANES, told=member.told, epoch=member.epoch)
+            self._set(member, owned=NO_LANES, given=member.given, epoch=member.epoch)
 
     def end(self, identity: str) -> GroupMember | None:
         """A member has ended, by the broker's word: its lanes are free."""
@@ -313,18 +313,16 @@ class ConsumerGroup:
         return not self._unsettled
 
     def give(self, identity: str, now_s: float) -> Lanes:
-        """Return the lanes that a member is told now; they count as told from here on."""
+        """Return the lanes that a member is given now; they count as given from here on."""
         member = self.members[identity]
         if identity in self._unsettled and not self.is_still(now_s) and identity in self.target:
             mine = {identity}
-            given = frozenset(
-                x for x in self.target[identity] if self._holders.get(x, mine) == mine
-            )
-            given |= member.told - member.owned
-            if given != member.told:
-                self._set(member, owned=member.owned, told=given, epoch=member.epoch)
+            lanes = frozenset(x for x in self.target[identity] if self._holders.get(x, mine) == mine)
+            lanes |= member.given - member.owned
+            if lanes != member.given:
+                self._set(member, owned=member.owned, given=lanes, epoch=member.epoch)
             self._note_late(member, now_s)
-        return member.told
+        return member.given
 
     def late(self, now_s: float) -> list[GroupMember]:
         """Return members that have not given up lanes within their rebalance time-out."""
@@ -363,7 +361,7 @@ class ConsumerGroup:
                 return epoch
         return member.epoch
 
-    def take_unwritten(self) -> dict[str, Held | None]:
+    def take_unwritten(self) -> dict[str, HeldLanes | None]:
         """Return what the journal lacks: held lanes by identity, None for none."""
         found = {name: None if one is None else one.record for name, one in self.unwritten.items()}
         self.unwritten.clear()
@@ -411,11 +409,11 @@ class ConsumerGroup:
             free = {part for part in member.claimed & wanted if not self.is_read(part)}
             member.claimed -= free
 
-    def _set(self, member: GroupMember, *, owned: Lanes, told: Lanes, epoch: int) -> None:
+    def _set(self, member: GroupMember, *, owned: Lanes, given: Lanes, epoch: int) -> None:
         before = member.held
-        if owned == told:
-            owned = told
-        member.owned, member.told = owned, told
+        if owned == given:
+            owned = given
+        member.owned, member.given = owned, given
         after = member.held
         if after != before:
             member.since = {lane: member.since.get(lane, epoch) for lane in after}
@@ -433,9 +431,9 @@ class ConsumerGroup:
             del self._holders[lane]
 
     def _is_settled(self, member: GroupMember) -> bool:
-        told = member.told
-        is_confirmed = member.is_away or member.owned == told
-        return is_confirmed and self.target.get(member.identity) == told
+        given = member.given
+        is_confirmed = member.is_away or member.owned == given
+        return is_confirmed and self.target.get(member.identity) == given
 
     def _note_settled(self, member: GroupMember) -> None:
         if self._is_settled(member):
@@ -444,7 +442,7 @@ class ConsumerGroup:
             self._unsettled.add(member.identity)
 
     def _note_late(self, member: GroupMember, now_s: float) -> None:
-        if not member.owned - member.told:
+        if not member.owned - member.given:
             member.late_since_s = None
         elif member.late_since_s is None:
             member.late_since_s = now_s
@@ -452,7 +450,7 @@ class ConsumerGroup:
     def _forget_topic(self, name: str) -> None:
         for identity, member in self.members.items():
             owned = frozenset(lane for lane in member.owned if lane[0] != name)
-            told = frozenset(lane for lane in member.told if lane[0] != name)
-            self._set(member, owned=owned, told=told, epoch=member.epoch)
+            given = frozenset(lane for lane in member.given if lane[0] != name)
+            self._set(member, owned=owned, given=given, epoch=member.epoch)
             mine = self.target.get(identity, NO_LANES)
             self.target[identity] = frozenset(lane for lane in mine if lane[0] != name)

@@ -1,7 +1,7 @@
 """KIP-848 groups on lanes that this node serves, as far as memory goes. No I/O.
 
 A group that is forgotten is met again as after a restart: members say what they own, and the
-journal has what they were told.
+journal has what they were given.
 """
 
 from __future__ import annotations

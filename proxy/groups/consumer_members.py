@@ -1,4 +1,4 @@
-"""Members of KIP-848 groups on lanes: what they say, what they were told, what they hold. No I/O."""
+"""Members of KIP-848 groups on lanes: their words, and the lanes in their hands. No I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from keylane.assignor.model import Lane, LaneTopic
-from keylane.offsets.records.held import Held
+from keylane.offsets.records.held import HeldLanes
 
 Lanes = frozenset[Lane]
 Part = tuple[uuid.UUID, int]
@@ -119,9 +119,9 @@ class GroupMember:
     epoch: int = 0
     """The newest epoch that it was answered."""
     owned: Lanes = NO_LANES
-    told: Lanes = NO_LANES
+    given: Lanes = NO_LANES
     since: dict[Lane, int] = field(default_factory=dict)
-    """Epoch at which each lane of `told` was told."""
+    """Epoch at which each lane of `given` was given."""
     plain_owned: Parts = NO_PARTS
     plain_parts: Parts = NO_PARTS
     claimed: Parts = NO_PARTS
@@ -140,10 +140,10 @@ class GroupMember:
     @property
     def held(self) -> Lanes:
         """Return the lanes that may be in its hands."""
-        return self.owned if self.owned is self.told else self.owned | self.told
+        return self.owned if self.owned is self.given else self.owned | self.given
 
     @property
-    def record(self) -> Held | None:
+    def record(self) -> HeldLanes | None:
         """Return what the journal is to have of it; None: nothing."""
         held = self.held
-        return Held(self.member_id, self.instance_id, self.epoch, held) if held else None
+        return HeldLanes(self.member_id, self.instance_id, self.epoch, held) if held else None

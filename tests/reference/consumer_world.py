@@ -32,7 +32,7 @@ class Client:
     member_id: str
     epoch: int = 0
     reading: frozenset[Lane] = frozenset()
-    told: frozenset[Lane] | None = None
+    given: frozenset[Lane] | None = None
     """Assignment that it has not reconciled yet."""
     says_all: bool = True
     acknowledges: bool = False
@@ -54,7 +54,7 @@ class World:
 
     now_s: float = 0.0
     clients: dict[str, Client] = field(default_factory=dict)
-    """By place; each process has an id of its own."""
+    """By place; each process has another id."""
     members: dict[str, int] = field(default_factory=dict)
     """Epoch of each member at the broker."""
     epoch: int = 0
@@ -114,7 +114,7 @@ class World:
 
     def end(self, client: Client) -> None:
         """The broker does not know the member: it drops all, and joins anew."""
-        client.reading, client.told, client.epoch = frozenset(), None, 0
+        client.reading, client.given, client.epoch = frozenset(), None, 0
         client.says_all, client.acknowledges = True, False
         known = self.group.find(client.member_id)
         if known is not None:
@@ -134,16 +134,16 @@ class World:
         if self.group.members.get(client.member_id) is not member:
             self.end(client)
             return
-        told = self.group.give(client.member_id, self.now_s)
+        given = self.group.give(client.member_id, self.now_s)
         self.save()
         if is_lost or client not in self.clients.values():
             client.says_all = True
             return
         if client.member_id in self.members or client.reading:
             client.epoch = answer.word.epoch
-        if answer.word.is_full or answer.word.is_join or member.sent != told:
-            client.told = told
-            member.sent = told
+        if answer.word.is_full or answer.word.is_join or member.sent != given:
+            client.given = given
+            member.sent = given
         client.says_all = False
 
     def look(self) -> None:
@@ -185,8 +185,8 @@ class World:
     # Clients.
     def reconcile(self, client: Client) -> None:
         """Revoke, then assign, then say so with the next heartbeat."""
-        if client.told is not None:
-            client.reading, client.told, client.acknowledges = client.told, None, True
+        if client.given is not None:
+            client.reading, client.given, client.acknowledges = client.given, None, True
 
     def check(self) -> None:
         """No lane is read by two members of the group."""

@@ -34,7 +34,7 @@ TOPIC_BYTES_MIN: Final = 6
 """Length of a name, and a count."""
 
 
-class Held(NamedTuple):
+class HeldLanes(NamedTuple):
     """Lanes that may be in the hands of one member."""
 
     member_id: str
@@ -46,10 +46,10 @@ class Held(NamedTuple):
 
 
 class HeldTable:
-    """Held lanes of all members, by group and identity, each group in the order of the log."""
+    """HeldLanes lanes of all members, by group and identity, each group in the order of the log."""
 
     def __init__(self) -> None:
-        self._groups: dict[str, dict[str, Held]] = {}
+        self._groups: dict[str, dict[str, HeldLanes]] = {}
 
     def apply(self, key: bytes, value: bytes | None) -> None:
         """Take in a record, unless it is of another kind. Raises: JournalInvalid."""
@@ -59,7 +59,7 @@ class HeldTable:
             if value is not None:
                 self._put(*named, read_held(value))
 
-    def of_group(self, group: str) -> dict[str, Held]:
+    def of_group(self, group: str) -> dict[str, HeldLanes]:
         """Return held lanes by identity; an own dict."""
         return dict(self._groups.get(group, {}))
 
@@ -72,7 +72,7 @@ class HeldTable:
         return list(self._groups)
 
     def changed(
-        self, group: str, changes: Mapping[str, Held | None], partition_count: int, now_ms: int
+        self, group: str, changes: Mapping[str, HeldLanes | None], partition_count: int, now_ms: int
     ) -> list[JournalRecord]:
         """Put changes in place, None for a member without lanes; return what to append, in order.
 
@@ -91,7 +91,7 @@ class HeldTable:
             self._put(group, identity, held)
         return records
 
-    def _put(self, group: str, identity: str, held: Held | None) -> None:
+    def _put(self, group: str, identity: str, held: HeldLanes | None) -> None:
         members = self._groups.setdefault(group, {})
         members.pop(identity, None)
         if held is not None:
@@ -100,7 +100,7 @@ class HeldTable:
             del self._groups[group]
 
 
-def _gains(before: Held | None, after: Held | None) -> bool:
+def _gains(before: HeldLanes | None, after: HeldLanes | None) -> bool:
     if after is None:
         return False
     return before is None or bool(after.lanes - before.lanes)
@@ -123,7 +123,7 @@ def read_held_key(reader: Reader) -> tuple[str, str] | None:
     return reader.string(), reader.string()
 
 
-def write_held(held: Held, now_ms: int) -> bytes:
+def write_held(held: HeldLanes, now_ms: int) -> bytes:
     """Encode a value. Raises: ValueError, a name is longer than Kafka allows."""
     writer = Writer(flexible=False)
     writer.raw(VALUE_HEAD.pack(VALUE_VERSION, now_ms))
@@ -140,7 +140,7 @@ def write_held(held: Held, now_ms: int) -> bytes:
 
 
 @all_of("held lanes")
-def read_held(reader: Reader) -> Held:
+def read_held(reader: Reader) -> HeldLanes:
     """Decode a value. Raises: JournalInvalid."""
     read_head(reader)
     epoch, member_id, instance_id = reader.int32(), reader.string(), reader.nullable_string()
@@ -150,7 +150,7 @@ def read_held(reader: Reader) -> Held:
         lanes.update((name, reader.int32()) for _ in range(reader.count(INDEX.size)))
     expect(f"epoch {epoch}", that=epoch >= 0)
     expect("a lane index below 0", that=all(index >= 0 for _, index in lanes))
-    return Held(member_id, instance_id, epoch, frozenset(lanes))
+    return HeldLanes(member_id, instance_id, epoch, frozenset(lanes))
 
 
 def _by_topic(lanes: Iterable[tuple[str, int]]) -> dict[str, list[int]]:

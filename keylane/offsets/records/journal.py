@@ -24,8 +24,9 @@ Source: docs/decisions/005, 006, 022, 027, 038, 042.
             step           see `offsets.steps`
             pusher         int64 producer id, int16 epoch: of the owner that pushed last
 
-Kind 9 is of `records.held`. A key of kind 4 (fence) has nothing more, and its value no more than version and timestamp: an owner
-among many nodes has opened the partition there. It says nothing of any group.
+A key of kind 4 (fence) has nothing more, and its value no more than version and timestamp: an owner
+among many nodes has opened the partition there. It says nothing of any group. Kind 9 stands in
+`records.held`.
 
 Integers are big-endian, strings have an int16 length, both ends are inclusive. A tombstone is a
 null value. `read_key` gives None for a key of another version, which is some other keylane's.

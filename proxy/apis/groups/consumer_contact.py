@@ -1,4 +1,4 @@
-"""Who is in a KIP-848 group: the first contact with a group, and members that come and go.
+"""Members of a KIP-848 group: the first contact with a group, and members that come and go.
 
 Source: docs/decisions/043; KIP-848.
 """
@@ -74,7 +74,7 @@ async def meet(name: str, group: ConsumerGroup, context: Context) -> RefusalReas
     return None
 
 
-async def look_who_is_there(name: str, group: ConsumerGroup, context: Context) -> None:
+async def look_at_members(name: str, group: ConsumerGroup, context: Context) -> None:
     """Ask the broker for the group's members, since its epoch has moved on."""
     if group.is_asking:
         return  # the answer to it may be older: the next heartbeat sees the epoch, too

@@ -7,7 +7,7 @@ those topics' partitions. A lane goes to another member only after its last one 
 it gave it up, or has ended. While lanes are on their way members are asked to come every 0.5 s.
 The broker's epoch is the sign that members have come or gone: keylane then asks for the group's
 members, once per epoch. Lanes in members' hands are written to the group's partition of the journal
-before a member is told of new ones. After a restart nothing changes hands for a heartbeat interval
+before a member gets new ones. After a restart nothing changes hands for a heartbeat interval
 and two seconds, and a member that this node does not know is asked to say all again.
 A member that keeps a lane longer than its rebalance time-out has left the group, in its own name.
 A group with members of the classic protocol is refused with INVALID_REQUEST and a message, and so
@@ -38,7 +38,7 @@ from keylane.proxy.apis.commits.late_offsets import push_owed
 from keylane.proxy.apis.groups.consumer_contact import (
     begin_group,
     find_group,
-    look_who_is_there,
+    look_at_members,
     meet,
     unknown_code,
 )
@@ -111,7 +111,7 @@ async def _serve(
     group: ConsumerGroup,
     context: Context,
 ) -> Buffers:
-    """Ask the broker, take the member's word, plan, and tell the member its lanes."""
+    """Ask the broker, take the member's word, plan, and answer with its lanes."""
     name, member_id, order = str(wanted.group_id), str(wanted.member_id), next(_ORDER)
     context.groups.check_ownership(name)
     lanes, plain = await owned_of(wanted, context)
@@ -148,14 +148,14 @@ async def _serve(
         plain_parts=assigned[1],
         shares=context.switches.allows_individual_commit(client),
     )
-    return await _tell(request, wanted, answer, (identity, word), group, context)
+    return await _answer(request, wanted, answer, (identity, word), group, context)
 
 
 def _of(member: GroupMember | None) -> str | None:
     return None if member is None else member.instance_id
 
 
-async def _tell(
+async def _answer(
     request: Request,
     wanted: Any,
     answer: Any,
@@ -170,12 +170,12 @@ async def _tell(
     member = group.take(identity, wanted.instance_id or _of(before), word)
     group.begin_grace(answer.heartbeat_interval.total_seconds())
     if group.epoch > group.listed_epoch or (word.parts is not None and claimed - word.parts):
-        await look_who_is_there(name, group, context)
+        await look_at_members(name, group, context)
     await plan_lanes(name, group, context)
     if group.members.get(identity) is not member:
         return _refuse(request, wanted, RefusalReason(ErrorCode.unknown_member_id))
     context.groups.check_ownership(name)  # from here on the member may hold what it is given
-    told = group.give(identity, context.clock())
+    given = group.give(identity, context.clock())
     group.release_claims()
     is_asked = word.is_join or word.is_full
     changes = group.take_unwritten()
@@ -183,10 +183,10 @@ async def _tell(
         await context.groups.save_held(name, changes)
     except UpstreamLost as error:
         group.note_unwritten(changes)
-        log.warning("lanes are not told: the journal is away group=%s reason=%s", name, error)
+        log.warning("lanes are not given: the journal is away group=%s reason=%s", name, error)
         return _refuse(request, wanted, RefusalReason(AGAIN))
     shown = downstream(request, answer, group, member, is_asked=is_asked)
-    context.member_lanes.note_given(name, request.header.client_id or "", told)
+    context.member_lanes.note_given(name, request.header.client_id or "", given)
     _end_late(name, group, context)
     push_owed(Beat(name, member.epoch, member.member_id, member.instance_id), context)
     return request.answer_entity(shown)
@@ -257,7 +257,7 @@ def _end_late(name: str, group: ConsumerGroup, context: Context) -> None:
         log.warning(
             "member leaves: it keeps lanes beyond its rebalance time-out group=%s member_id=%s "
             "lanes=%d timeout_s=%g remedy=poll more often, or raise max.poll.interval.ms",
-            name, member.member_id, len(member.owned - member.told), member.rebalance_timeout_s,
+            name, member.member_id, len(member.owned - member.given), member.rebalance_timeout_s,
         )  # fmt: skip
         context.stats.members_late += 1
         context.aside(partial(_leave_for, name, group, member, context))

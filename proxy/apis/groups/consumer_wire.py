@@ -71,20 +71,20 @@ def downstream(
 ) -> Any:
     """Return the broker's answer with the member's lanes; those count as sent.
 
-    is_asked: the member is to be told in any case.
+    is_asked: the member is to be given in any case.
     """
-    is_new = is_asked or member.sent != member.told or answer.assignment is not None
+    is_new = is_asked or member.sent != member.given or answer.assignment is not None
     assignment = None
     if is_new:
         parts = {
             (group.topics[name].view_id, index)
-            for name, index in member.told
+            for name, index in member.given
             if name in group.topics
         }
         topics = _topics(request, EntityType.response, (*parts, *member.plain_parts))
         module: Any = _module(request, EntityType.response)
         assignment = module.Assignment(topic_partitions=topics)
-        member.sent = member.told
+        member.sent = member.given
     quick_s = max(QUICK_S, len(group.members) / MEMBERS_PER_S)
     interval = answer.heartbeat_interval
     if not group.is_settled and interval.total_seconds() > quick_s:

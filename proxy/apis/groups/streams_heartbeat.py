@@ -1,6 +1,6 @@
 """StreamsGroupHeartbeat v0 (KIP-1071).
 
-Behaviour: the broker makes the tasks of these groups of its own partition counts, and knows no
+Behaviour: the broker derives the tasks of these groups from its partition counts, and knows no
 lanes. An application that reads a lane topic would see the first lane of each partition only,
 without an error. So a topology that names one, or whose pattern matches one, is refused with
 INVALID_REQUEST and a message. Other topologies, and members that leave, pass unchanged. A pattern
