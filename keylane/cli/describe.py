@@ -26,6 +26,8 @@ MEMBER_COLUMNS: Final = ("MEMBER", "HOST", "LANES", "LAG", "BYTES/S", "GAINED", 
 LANE_COLUMNS: Final = (
     "TOPIC", "LANE", "PARTITION", "COMMITTED", "LAST-COMMIT", "LOG-END", "LAG", "BYTES/S", "MEMBER",
 )  # fmt: skip
+MOVE_COLUMNS: Final = ("MOVED", "TOPIC", "LANE", "FROM", "TO", "REASON")
+MOVES_SHOWN: Final = 10
 ESTIMATE: Final = "~"
 """Stands before a lag that is an estimate."""
 
@@ -67,8 +69,10 @@ def render(report: Mapping[str, Any]) -> str:
     estimated = {lane["member_id"] for lane in report["lanes"] if not lane["lag_is_exact"]}
     members = [_member_row(member, names, estimated) for member in report["members"]]
     lanes = [_lane_row(lane, names) for lane in report["lanes"]]
+    moves = [_move_row(move, names) for move in report.get("moves", ())[:MOVES_SHOWN]]
     tables = [align([MEMBER_COLUMNS, *members])] if members else []
     tables += [align([LANE_COLUMNS, *lanes])] if lanes else []
+    tables += [align([MOVE_COLUMNS, *moves])] if moves else []
     return "\n".join([head, *(line for table in tables for line in ("", *table))])
 
 
@@ -97,6 +101,17 @@ def _lane_row(lane: Mapping[str, Any], names: Mapping[str, str]) -> tuple[str, .
         _lag(lane["lag"], is_exact=lane["lag_is_exact"]),
         _text(lane["bytes_per_s"]),
         names.get(lane["member_id"], "-"),
+    )
+
+
+def _move_row(move: Mapping[str, Any], names: Mapping[str, str]) -> tuple[str, ...]:
+    return (
+        _time(move["at_ms"]),
+        move["topic"],
+        str(move["lane_index"]),
+        names.get(move["from_member"], move["from_member"]),
+        names.get(move["to_member"], move["to_member"]),
+        move["reason"],
     )
 
 

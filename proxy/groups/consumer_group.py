@@ -316,8 +316,8 @@ class ConsumerGroup:
         """Return the lanes that a member is given now; they count as given from here on."""
         member = self.members[identity]
         if identity in self._unsettled and not self.is_still(now_s) and identity in self.target:
-            mine = {identity}
-            lanes = frozenset(x for x in self.target[identity] if self._holders.get(x, mine) == mine)
+            mine, target = {identity}, self.target[identity]
+            lanes = frozenset(lane for lane in target if self._holders.get(lane, mine) == mine)
             lanes |= member.given - member.owned
             if lanes != member.given:
                 self._set(member, owned=member.owned, given=lanes, epoch=member.epoch)

@@ -89,7 +89,7 @@ def make_control(
 
     def lane_groups() -> list[str]:
         """Groups that have joined here, then those that have offsets of lanes."""
-        joined = sorted(shared.generations.groups())
+        joined = sorted({*shared.generations.groups(), *shared.consumer_groups.names()})
         known = sorted({key.group for key, _ in shared.groups.states()}.difference(joined))
         return joined + known
 

@@ -76,6 +76,25 @@ class Seen:
             )
             last[sighting.key] = number
 
+    def assert_one_owner_at_a_time(self) -> None:
+        """No lane is assigned to a member while another one that lives has it, by their reports.
+
+        A killed member reports nothing more; its lanes go over to others.
+        """
+        owners: dict[int, str] = {}
+        for member, reported in self.events:
+            event = reported["event"].removeprefix("partitions_")
+            lanes = set(reported.get("lanes", ()))
+            lanes |= {each["partition"] for each in reported.get("partitions", ())}
+            if event == "killed":
+                lanes = {lane for lane, owner in owners.items() if owner == member}
+            for lane in lanes:
+                if event == "assigned":
+                    owner = owners.setdefault(lane, member)
+                    assert owner == member, f"lane {lane} is at {owner} and at {member}"
+                elif event in {"revoked", "lost", "killed"} and owners.get(lane) == member:
+                    del owners[lane]
+
     def assert_nothing_committed_again(self) -> None:
         """No record is seen after a commit that covers it was acknowledged."""
         commits = iter(sorted(self.commits))
@@ -146,6 +165,14 @@ class Group:
         """SIGKILL a member."""
         self.processes[name].kill()
         self.processes[name].wait()
+        with self._changed:
+            self.seen.events.append((name, {"event": "killed"}))
+            self.seen.lanes[name].clear()
+
+    def leave(self, name: str) -> None:
+        """Have a member close its consumer, and wait for its end."""
+        self.processes[name].terminate()
+        self.processes[name].wait(30)
 
     def wait(self, condition: Callable[[Seen], bool], *, timeout_s: float, what: str) -> None:
         """Wait until the members have reported enough."""
