@@ -217,3 +217,35 @@ def test_an_upgrade_with_all_members_stopped_keeps_offsets(kafka, shared_keylane
             group.wait_for_values(more)
             group.wait_for_commits()
         assert group.seen.values() == dict.fromkeys(more, 1)
+
+
+def test_a_rolling_bounce_to_lanes_and_back(quick_kafka, keylane, quick_topic) -> None:
+    """One member after the other moves to keylane under load, and back: no key at two members.
+
+    While members of both sides are there, each partition is at one member as a whole.
+    """
+    name = quick_topic("orders", partitions=2)
+    proxy = keylane("orders*=16", bootstrap=quick_kafka)
+    with consumer_group(quick_kafka, name, f"g-{name}") as group:
+        group.add("confluent", 3)
+        group.wait_for_members(2)
+        with steady_production(quick_kafka, name) as values:
+            for member in list(group.processes):
+                group.wait_for_more(500)
+                group.leave(member)
+                group.add("confluent", 1, bootstrap=proxy.bootstrap)
+            group.wait_for_lanes(LANE_COUNT, timeout_s=60)
+            on_lanes = list(group.processes)[3:]
+            group.wait_for_more(1000)
+            to_lanes = len(group.seen.sightings)
+            for member in on_lanes:
+                group.leave(member)
+                group.add("confluent", 1)
+                group.wait_for_more(500)
+        group.wait_for_values(values, timeout_s=90)
+
+    seen = group.seen
+    seen.assert_first_sightings_in_order()
+    assert {sighting.member for sighting in seen.sightings[-500:]}.isdisjoint(on_lanes)
+    there = [sighting.value for sighting in seen.sightings[:to_lanes]]
+    assert len(there) == len(set(there))
