@@ -37,8 +37,7 @@ def test_a_generation_is_found_by_its_number_only() -> None:
     assert generations.joined("g", 4) is None
     assert generations.joined("g", 5) == joined(5)
     assert generations.joined("other", 5) is None
-    assert [generations.is_past("g", number) for number in (4, 5, 6)] == [True, False, False]
-    assert not generations.is_past("other", 4)
+    assert generations.newest("g") == 5
 
 
 def test_a_plan_outlives_the_next_join() -> None:
