@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup: groups whose lanes keylane deals out without a rule, and those it leaves."""
+"""JoinGroup, SyncGroup: groups whose lanes keylane deals out without a rule, and others."""
 
 from __future__ import annotations
 

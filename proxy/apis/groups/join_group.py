@@ -39,6 +39,7 @@ from keylane.assignor.protocol import (
     split_names,
 )
 from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
+from keylane.proxy.apis.groups.seen_lanes import UNKNOWN_GENERATION, note_lanes
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import (
     CONSUMER,
@@ -59,7 +60,7 @@ from keylane.proxy.groups.group_names import (
     clashes_of,
     own_clash,
 )
-from keylane.proxy.groups.group_plans import Joined, JoinedMember, identity_of
+from keylane.proxy.groups.group_plans import NOTHING_HELD, Joined, JoinedMember, identity_of
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.group_members import (
@@ -242,6 +243,8 @@ async def _learn_members(asked: Asked, context: Context) -> bool:
         for one in found.members
     }
     if found.state == STABLE:
+        if context.generations.held(group) is NOTHING_HELD:
+            note_lanes(group, UNKNOWN_GENERATION, found, context)
         physical = cache(context.registry.physical_name)
         said = {key: shown_names(data, physical) for key, data in members.items()}
         names.note_members(group, said)

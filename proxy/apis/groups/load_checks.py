@@ -8,23 +8,22 @@ JoinGroup for the begin of a rebalance.
 from __future__ import annotations
 
 import logging
-from functools import cache, partial
+from functools import partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from keylane.assignor.gain import Gain, find_gain
-from keylane.assignor.protocol import read_assignment, split_names
 from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
+from keylane.proxy.apis.groups.seen_lanes import note_lanes
 from keylane.proxy.apis.groups.sync_group import find_lane_views, make_deal
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.apis.shared.group_state import CONSUMER, STABLE, ask_group_state
+from keylane.proxy.apis.shared.group_state import ask_group_state
 from keylane.proxy.apis.shared.member_ids import read_beat
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.commits.refreshes import Beat
-from keylane.proxy.groups.assignors import is_replaced
 from keylane.proxy.groups.dealing import Deal, owners_of, read_subscriptions
-from keylane.proxy.groups.group_plans import HeldLanes, Joined, JoinedMember
+from keylane.proxy.groups.group_plans import HeldLanes
 from keylane.proxy.groups.load_turns import LoadTurn
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
@@ -77,7 +76,8 @@ async def check_load(beat: Beat, turn: LoadTurn, context: Context) -> None:
     try:
         current = context.generations.current(group, beat.generation_id)
         if current is None:
-            current = await _look(beat, context)
+            found = await ask_group_state(group, context)
+            current = note_lanes(group, beat.generation_id, found, context)
         if current is None or turn is LoadTurn.LOOK or (rule and not rule.rebalance_by_load):
             return
         joined, held = current
@@ -103,40 +103,3 @@ async def check_load(beat: Beat, turn: LoadTurn, context: Context) -> None:
 
 def _weigh(deal: Deal, held: HeldLanes) -> Gain | None:
     return find_gain(owners_of(deal, held), deal.topics, deal.loads) if deal.loads else None
-
-
-async def _look(beat: Beat, context: Context) -> tuple[Joined, HeldLanes] | None:
-    """Ask the coordinator for members and their lanes; None: there are none to deal out here."""
-    found = await ask_group_state(beat.group, context)
-    rule = context.config.group_rule(beat.group)
-    if found.error_code != ErrorCode.none or found.state != STABLE:
-        return None
-    if found.protocol_type != CONSUMER or not is_replaced(found.protocol_name, rule):
-        return None
-    members, lanes = [], {}
-    physical = cache(context.registry.physical_name)
-    for one in found.members:
-        metadata = bytes(one.member_metadata)
-        _, shown = split_names(metadata, physical)
-        member = JoinedMember(
-            member_id=str(one.member_id),
-            instance_id=one.group_instance_id,
-            metadata=metadata if shown is None else shown,
-        )
-        members.append(member)
-        lanes[member.identity] = tuple(
-            lane
-            for lane in read_assignment(bytes(one.member_assignment)).lanes
-            if context.registry.rule_of(lane[0]) is not None
-        )
-    if not any(lanes.values()) or beat.member_id not in {one.member_id for one in members}:
-        return None
-    joined = Joined(
-        generation_id=beat.generation_id,
-        leader_id="",
-        protocol_name=found.protocol_name,
-        members=tuple(members),
-    )
-    held = HeldLanes(beat.generation_id, lanes)
-    context.generations.note_seen(beat.group, joined, held)
-    return joined, held
