@@ -190,11 +190,14 @@ class Ledger:
             loads[owner.member] = loads.get(owner.member, 0.0) + part
         return loads
 
-    def excess(self) -> float:
-        """Load of the busiest member, in times of what keys allow: the mean, or one lane's."""
+    def excess(self) -> float | None:
+        """Load of the busiest member, in times of what keys allow: the mean, or one lane's.
+
+        None: a lane that has had records has no member now, or nothing has come yet.
+        """
         loads, total = self.loads(), sum(self.lane_deliveries.values())
-        if not loads or not total:
-            return 1.0
+        if not total or not self.lane_deliveries.keys() <= self.lane_owners.keys():
+            return None
         allowed = max(1 / len(loads), max(self.lane_deliveries.values()) / total)
         return max(loads.values()) / allowed
 

@@ -145,7 +145,7 @@ class Show:
         self._front_is_starting = False
         self._failed_seen = 0
         self._excess: float | None = None
-        """Of the busiest member, while all members were there."""
+        """Of the busiest member, before the members stop; None: a lane had no member then."""
         self._samples: deque[tuple[float, dict[int, int]]] = deque(maxlen=RATE_WINDOW + 1)
         self._scenario = scenario.Scenario(
             scenario.ShowSettings(
@@ -230,7 +230,8 @@ class Show:
             case scenario.Cue.STOP_PRODUCER:
                 self._producer.stop()
             case scenario.Cue.STOP_MEMBERS:
-                self._excess = None if self._front is None else self._ledger.excess()
+                if self._front is not None:
+                    self._excess = self._ledger.excess()
                 self._members.ask_to_stop()
 
     def _watch_processes(self) -> None:

@@ -54,7 +54,7 @@ class ScreenView:
     keys: int
     counts: Counts
     excess: float | None
-    """Load of the busiest member, in times of what keys allow; None: nothing balances it."""
+    """Load of the busiest member, in times of what keys allow; None: a lane has no member."""
 
 
 class LiveScreen:
@@ -115,7 +115,8 @@ def describe_view(view: ScreenView) -> str:
     balance = "" if view.excess is None else f", busiest member {view.excess:.2f} x ideal load"
     return (
         f"  {reading} members read, {view.rate_per_s:,.0f} records/s, produced {view.produced:,}, "
-        f"processed {view.delivered:,}, out of order {counts.out_of_order}, redelivered {again:,}{balance}"
+        f"processed {view.delivered:,}, out of order {counts.out_of_order}, "
+        f"redelivered {again:,}{balance}"
     )
 
 

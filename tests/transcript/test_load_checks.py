@@ -207,6 +207,24 @@ async def test_a_group_that_was_there_before_keeps_its_lanes() -> None:
     assert all_of(dealt) == ORDERS_LANES
 
 
+async def test_a_join_right_after_the_start_finds_the_lanes_of_before() -> None:
+    """No heartbeat has come yet: the question for the members' names has their lanes, too."""
+    context = world()
+    group = Coordinator(context)
+    context.group_names.forget_where(lambda _: True)
+    halves = {
+        "a": (SAID, assignment(ORDERS_LANES[:4])),
+        "b": (SAID, assignment(ORDERS_LANES[4:])),
+    }
+    context.expect(DESCRIBE, None, described(halves))
+
+    dealt = await group.deal({"a": SAID, "b": SAID, "c": SAID})
+
+    assert set(dealt["a"]) <= set(ORDERS_LANES[:4])
+    assert set(dealt["b"]) <= set(ORDERS_LANES[4:])
+    assert all_of(dealt) == ORDERS_LANES
+
+
 async def test_the_clients_lanes_are_balanced_by_load_after_an_upgrade() -> None:
     """The leader is not known: one follower is asked, the broker's answer names the leader."""
     context = world()
