@@ -407,8 +407,8 @@ def _note_planned(
         context.generations.note_left_out(group)
         if is_foreign(protocol, rule) and context.generations.warn_once(group):
             log.info(
-                "lanes left to the client's assignor, which is none of a client library's group=%s "
-                "assignor=%s remedy=for lanes by load add a rule with `assignor: key-range`",
+                "lanes left to the client's assignor: it is of no client library group=%s "
+                "assignor=%s remedy=for lanes by load set `assignor: key-range` in a rule of groups",
                 group, protocol,
             )  # fmt: skip
         return

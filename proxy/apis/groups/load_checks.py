@@ -95,7 +95,7 @@ async def check_load(beat: Beat, turn: LoadTurn, context: Context) -> None:
         context.stats.rebalances_asked += 1
         log.info(
             "rebalance asked for: load is out of balance group=%s generation_id=%d members=%d "
-            "busiest=%.2f busiest_after=%.2f lanes_to_move=%d unit=mean of members",
+            "busiest_of_mean=%.2f after=%.2f lanes_to_move=%d",
             group, beat.generation_id, len(joined.members), gain.busiest, gain.after,
             gain.moved_count,
         )  # fmt: skip
