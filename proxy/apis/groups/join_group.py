@@ -408,7 +408,7 @@ def _note_planned(
         if is_foreign(protocol, rule) and context.generations.warn_once(group):
             log.info(
                 "lanes left to the client's assignor: it is of no client library group=%s "
-                "assignor=%s remedy=for lanes by load set `assignor: key-range` in a rule of groups",
+                "assignor=%s remedy=set `assignor: key-range` in a rule for lanes by load",
                 group, protocol,
             )  # fmt: skip
         return
