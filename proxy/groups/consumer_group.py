@@ -317,7 +317,9 @@ class ConsumerGroup:
         member = self.members[identity]
         if identity in self._unsettled and not self.is_still(now_s) and identity in self.target:
             mine = {identity}
-            lanes = frozenset(x for x in self.target[identity] if self._holders.get(x, mine) == mine)
+            lanes = frozenset(
+                x for x in self.target[identity] if self._holders.get(x, mine) == mine
+            )
             lanes |= member.given - member.owned
             if lanes != member.given:
                 self._set(member, owned=member.owned, given=lanes, epoch=member.epoch)

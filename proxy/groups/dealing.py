@@ -26,7 +26,13 @@ from keylane.assignor.protocol import (
 from keylane.assignor.sticky import plan_sticky
 from keylane.errors import FrameInvalid
 from keylane.proxy.groups.assignors import COOPERATIVE_STICKY, EAGER, STICKY
-from keylane.proxy.groups.group_plans import NOTHING_HELD, HeldLanes, Joined, JoinedMember, Planned
+from keylane.proxy.groups.group_plans import (
+    NOTHING_HELD,
+    Joined,
+    JoinedMember,
+    LanesBefore,
+    Planned,
+)
 from keylane.wire.primitives import Reader
 
 GENERATION: Final = struct.Struct(">i")
@@ -44,7 +50,7 @@ class Deal:
     topics: tuple[LaneTopic, ...]
     loads: Mapping[Lane, float]
     previous: Planned | None
-    held: HeldLanes = NOTHING_HELD
+    held: LanesBefore = NOTHING_HELD
     """The last lanes of members."""
     loners: frozenset[str] = frozenset()
     """Member ids that take whole partitions only."""
@@ -169,7 +175,7 @@ def _generation_of(said: Subscription, protocol: str) -> int:
     return said.generation_id
 
 
-def owners_of(deal: Deal, held: HeldLanes) -> list[Member]:
+def owners_of(deal: Deal, held: LanesBefore) -> list[Member]:
     """Return the members with the lanes of a generation that is over."""
     return [
         replace(member, owned=held.lanes.get(one.identity, ()), generation_id=held.generation_id)

@@ -86,7 +86,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLanes:
+class LanesBefore:
     """Lanes that members had in one generation, by `JoinedMember.identity`."""
 
     generation_id: int
@@ -98,14 +98,14 @@ class HeldLanes:
         return sum(MEMBER_COST + LANE_COST * len(lanes) for lanes in self.lanes.values())
 
 
-NOTHING_HELD: Final = HeldLanes(-1, {})
+NOTHING_HELD: Final = LanesBefore(-1, {})
 
 
 @dataclass(slots=True)
 class _Memory:
     joined: Joined | None = None
     planned: Planned | None = None
-    seen: tuple[Joined, HeldLanes] | None = None
+    seen: tuple[Joined, LanesBefore] | None = None
     """Members and lanes as the coordinator has them, where this process has not dealt them out."""
     leader: tuple[int, str] | None = None
     is_warned: bool = False
@@ -155,26 +155,26 @@ class Generations:
         leader = self._groups.get(group, _UNKNOWN).leader
         return leader[1] if leader and leader[0] == generation_id else None
 
-    def note_seen(self, group: str, joined: Joined, held: HeldLanes) -> None:
+    def note_seen(self, group: str, joined: Joined, held: LanesBefore) -> None:
         """Record the members and lanes of a generation, as the coordinator has them."""
         with self._groups.changed(group) as memory:
             memory.seen = (joined, held)
 
-    def current(self, group: str, generation_id: int) -> tuple[Joined, HeldLanes] | None:
+    def current(self, group: str, generation_id: int) -> tuple[Joined, LanesBefore] | None:
         """Return members and lanes of a generation; None: it was neither dealt out nor seen."""
         memory = self._groups.get(group, _UNKNOWN)
         joined, planned = self.joined(group, generation_id), memory.planned
         if joined is not None and planned is not None and planned.generation_id == generation_id:
-            return joined, HeldLanes(generation_id, planned.lanes)
+            return joined, LanesBefore(generation_id, planned.lanes)
         is_seen = memory.seen is not None and memory.seen[0].generation_id == generation_id
         return memory.seen if is_seen else None
 
-    def held(self, group: str) -> HeldLanes:
+    def held(self, group: str) -> LanesBefore:
         """Return the last lanes of members, as dealt out here or as the coordinator had them."""
         memory = self._groups.get(group, _UNKNOWN)
         dealt, seen = NOTHING_HELD, memory.seen[1] if memory.seen else NOTHING_HELD
         if memory.planned is not None:
-            dealt = HeldLanes(memory.planned.generation_id, memory.planned.lanes)
+            dealt = LanesBefore(memory.planned.generation_id, memory.planned.lanes)
         return seen if seen.generation_id > dealt.generation_id else dealt
 
     def note_planned(self, group: str, planned: Planned) -> None:

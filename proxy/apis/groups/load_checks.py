@@ -23,7 +23,7 @@ from keylane.proxy.apis.shared.member_ids import read_beat
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.groups.dealing import Deal, owners_of, read_subscriptions
-from keylane.proxy.groups.group_plans import HeldLanes
+from keylane.proxy.groups.group_plans import LanesBefore
 from keylane.proxy.groups.load_turns import LoadTurn
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
@@ -101,5 +101,5 @@ async def check_load(beat: Beat, turn: LoadTurn, context: Context) -> None:
         )  # fmt: skip
 
 
-def _weigh(deal: Deal, held: HeldLanes) -> Gain | None:
+def _weigh(deal: Deal, held: LanesBefore) -> Gain | None:
     return find_gain(owners_of(deal, held), deal.topics, deal.loads) if deal.loads else None

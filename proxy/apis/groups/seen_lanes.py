@@ -16,7 +16,7 @@ from keylane.errors import FrameInvalid
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import CONSUMER, STABLE, GroupState
 from keylane.proxy.groups.assignors import is_replaced
-from keylane.proxy.groups.group_plans import HeldLanes, Joined, JoinedMember
+from keylane.proxy.groups.group_plans import Joined, JoinedMember, LanesBefore
 
 UNKNOWN_GENERATION: Final = 0
 """Coordinators do not describe it, and begin with 1."""
@@ -24,7 +24,7 @@ UNKNOWN_GENERATION: Final = 0
 
 def note_lanes(
     group: str, generation_id: int, found: GroupState, context: Context
-) -> tuple[Joined, HeldLanes] | None:
+) -> tuple[Joined, LanesBefore] | None:
     """Remember members and lanes; None: there are none that keylane deals out."""
     rule = context.config.group_rule(group)
     if found.error_code != ErrorCode.none or found.state != STABLE:
@@ -57,6 +57,6 @@ def note_lanes(
         protocol_name=found.protocol_name,
         members=tuple(members),
     )
-    held = HeldLanes(generation_id, lanes)
+    held = LanesBefore(generation_id, lanes)
     context.generations.note_seen(group, joined, held)
     return joined, held

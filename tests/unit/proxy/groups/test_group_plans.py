@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from keylane.proxy.groups.group_plans import (
     NOTHING_HELD,
     Generations,
-    HeldLanes,
     Joined,
     JoinedMember,
+    LanesBefore,
     Planned,
 )
 
@@ -101,7 +101,7 @@ def test_the_newest_lanes_are_held_whichever_side_dealt_them_out() -> None:
     """A generation that the client dealt out comes behind one of keylane, and before the next."""
     generations = Generations()
     before = generations.held("g")
-    seen = HeldLanes(6, {"m": (("t", 9),)})
+    seen = LanesBefore(6, {"m": (("t", 9),)})
 
     generations.note_planned("g", planned(5))
     dealt = generations.held("g")
@@ -110,7 +110,7 @@ def test_the_newest_lanes_are_held_whichever_side_dealt_them_out() -> None:
     generations.note_planned("g", planned(7))
 
     assert before is NOTHING_HELD
-    assert dealt == HeldLanes(5, planned(5).lanes)
+    assert dealt == LanesBefore(5, planned(5).lanes)
     assert found is seen
     assert generations.held("g").generation_id == 7
 
@@ -121,11 +121,11 @@ def test_members_and_lanes_of_a_generation_are_current() -> None:
     generations.note_joined("g", joined(4))
     unplanned = generations.current("g", 4)
     generations.note_planned("g", planned(4))
-    seen = HeldLanes(5, {})
+    seen = LanesBefore(5, {})
     generations.note_seen("g", joined(5), seen)
 
     assert unplanned is None
-    assert generations.current("g", 4) == (joined(4), HeldLanes(4, planned(4).lanes))
+    assert generations.current("g", 4) == (joined(4), LanesBefore(4, planned(4).lanes))
     assert generations.current("g", 5) == (joined(5), seen)
     assert generations.current("g", 6) is None
 
