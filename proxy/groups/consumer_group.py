@@ -14,7 +14,7 @@ Source: KIP-848 (reconciliation), docs/decisions/043.
 Invariants, for members whose words and ends come from the broker:
 1. A lane is in the hands of one member at most.
 2. A lane that was given stays given until its member has confirmed it, or has ended.
-3. Every lane of a subscribed topic is in exactly one target, once `is_stale` is False, unless members
+3. Every lane of a subscribed topic is in one target, once `is_stale` is False, unless members
    bypass keylane, which have whole partitions from the broker.
 """
 

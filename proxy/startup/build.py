@@ -127,11 +127,10 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         switches=shared.switches,
         next_epoch=partial(next_epoch, cluster),
     )
-    describer = GroupDescriber(
-        cluster, groups, loads, tallies, shared.generations, shared.consumer_groups
-    )
     control: ControlServer | None = None
     if config.control is not None:
+        plans = shared.generations, shared.consumer_groups
+        describer = GroupDescriber(cluster, groups, loads, tallies, *plans)
         control = make_control(config.control, describer, base, shared, settings, nodes.group)
     return Parts(
         base=base,

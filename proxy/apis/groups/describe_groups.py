@@ -4,7 +4,7 @@ Behaviour: among many nodes a group is listed by the node that serves it, once i
 ask every pair of node and broker, and librdkafka's adds up the answers.
 Topics that keylane adds to the subscriptions of members of lanes are taken out of the answer;
 without any it passes as bytes.
-A KIP-848 member is shown with its lanes and those that it is to get, by the names of its topics. One
+A KIP-848 member is shown with its lanes and those that it is to get, by its names of topics. One
 that has joined at a broker's own address has whole partitions: if it has a partition of a topic
 whose own name means lanes, it is shown with all lanes of it, like offsets of the group.
 Not done: transactions are listed once per node.
