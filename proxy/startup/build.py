@@ -91,8 +91,7 @@ class Parts:
 
 def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     """Make the parts of a node. Raises: ConfigInvalid."""
-    stats, health = ProxyStats(), Health()
-    upkeep = Upkeep(SetAside(time.monotonic), Watched())
+    stats, health, upkeep = ProxyStats(), Health(), Upkeep(SetAside(time.monotonic), Watched())
     config, plan = fit_memory(config)
     cluster = Cluster(config, stats, on_brokers=calls.on_brokers, on_grown=calls.rejoin)
     budget = budget_of(raise_limit(), config)
