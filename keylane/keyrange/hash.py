@@ -16,7 +16,7 @@ of `space.split_even`. The point depends on P and m, and not on k.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import xxhash
@@ -83,12 +83,12 @@ class KeyHash:
     odd_lanes: int = 0
     """Odd part of the lane counts that the points are for; 0 where it does not matter."""
 
-    @property
-    def tag(self) -> str:
-        """Return a short text that differs between rules; empty for XXH64."""
-        if self.name == "xxh64":
-            return ""
-        return f"{self.name}/{self.partition_count}/{self.odd_lanes}"
+    tag: str = field(init=False, repr=False, compare=False)
+    """A short text that differs between rules; empty for XXH64."""
+
+    def __post_init__(self) -> None:
+        tag = f"{self.name}/{self.partition_count}/{self.odd_lanes}"
+        object.__setattr__(self, "tag", "" if self.name == "xxh64" else tag)
 
     def point(self, key: bytes | memoryview) -> int:
         """Return the point of a key, 0 to HASH_MAX."""
