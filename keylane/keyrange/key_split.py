@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -96,6 +97,11 @@ class KeySplit:
     def has_cuts(self, hashes: Sequence[int]) -> bool:
         """Return whether it is cut at all of these."""
         return bool(np.isin(np.array(hashes, np.uint64), self.limits[:-1]).all())
+
+    def output_at(self, point: int) -> int:
+        """Return the output of a point of the hash space, or NO_OUTPUT."""
+        interval = bisect_right(self.lows, point) - 1
+        return interval if self.outputs is None else self.outputs[interval]
 
     def __eq__(self, other: object) -> bool:
         if self is other:

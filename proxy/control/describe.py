@@ -6,7 +6,8 @@ Source: Kafka's kafka-consumer-groups, which shows the same of partitions (KIP-8
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -28,6 +29,8 @@ CONSUMER: Final = "consumer"
 DEAD: Final = "Dead"
 """State of groups that brokers do not know."""
 NO_OFFSET: Final = -1
+Misplaced = Callable[[uuid.UUID], Mapping[int, int]]
+"""Gives the offset of the first record in another partition than its key's, by partition."""
 LANES_AT_ONCE: Final = 256
 """Lanes that are looked at, some 5 ms, before others are served."""
 
@@ -83,6 +86,15 @@ class MemberReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MisplacedReport:
+    """The first record of a partition that Kafka's default partitioner puts into another one."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
     """A group and its lanes."""
 
@@ -95,6 +107,8 @@ class GroupReport:
     """The last generation that this node dealt out, if it did."""
     members: tuple[MemberReport, ...]
     lanes: tuple[LaneReport, ...]
+    misplaced: tuple[MisplacedReport, ...] = ()
+    """Of its topics by murmur2, as far as readers of this node have met such records."""
 
 
 async def ask_group(cluster: Cluster, group: str) -> tuple[int, Any]:
@@ -122,9 +136,11 @@ class GroupDescriber:
         loads: LaneLoads,
         tallies: LaneTallies,
         generations: Generations,
+        misplaced: Misplaced = lambda _: {},
     ) -> None:
         self._cluster, self._groups, self._loads = cluster, groups, loads
         self._tallies, self._generations = tallies, generations
+        self._misplaced = misplaced
 
     async def describe(self, group: str) -> GroupReport | None:
         """Ask and put together; None: there is no such group.
@@ -147,6 +163,9 @@ class GroupDescriber:
             generation_id=planned.generation_id if planned is not None else None,
             members=_members(described.members, lanes, planned),
             lanes=tuple(lanes),
+            misplaced=tuple(
+                entry for view in views for entry in misplaced_of(view, self._misplaced)
+            ),
         )
 
     async def _views(self, group: str, owners: Mapping[Lane, str]) -> list[View]:
@@ -195,6 +214,12 @@ class GroupDescriber:
                 )
             )
         return reports
+
+
+def misplaced_of(view: View, misplaced: Misplaced) -> tuple[MisplacedReport, ...]:
+    """Return the first misplaced records of the view's topic, by partition."""
+    found = misplaced(view.topic_id).items()
+    return tuple(MisplacedReport(topic=view.topic, partition=p, offset=at) for p, at in found)
 
 
 def read_owners(described: Any) -> dict[Lane, str]:

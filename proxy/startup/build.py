@@ -127,7 +127,9 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         switches=shared.switches,
         next_epoch=partial(next_epoch, cluster),
     )
-    describer = GroupDescriber(cluster, groups, loads, tallies, shared.generations)
+    describer = GroupDescriber(
+        cluster, groups, loads, tallies, shared.generations, fetcher.misplaced.of
+    )
     control: ControlServer | None = None
     if config.control is not None:
         control = make_control(config.control, describer, base, shared, settings, nodes.group)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from keylane.config.node import ProxyConfig
 from keylane.config.own_names import OWN_TOPICS
@@ -12,13 +14,14 @@ from keylane.proxy.apis.shared.context import Shared
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.control.api.assignments import ClusterTopics
 from keylane.proxy.control.auth import ControlGuard
-from keylane.proxy.control.describe import GroupDescriber
+from keylane.proxy.control.describe import GroupDescriber, ask_group
 from keylane.proxy.control.door import make_door
 from keylane.proxy.control.gauges import GroupGauges, NodeGauges
 from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import Exposition, Source
 from keylane.proxy.control.server import Access, ControlServer, Shown
+from keylane.proxy.control.topics import TopicDescriber
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.runtime.stats import COUNTER, GAUGE, ProxyStats, Sample
@@ -93,6 +96,25 @@ def make_control(
         known = sorted({key.group for key, _ in shared.groups.states()}.difference(joined))
         return joined + known
 
+    def topic_groups(topic_id: uuid.UUID) -> list[str]:
+        """Groups that have joined here, then those that have offsets of the topic's lanes."""
+        joined = sorted(shared.generations.groups())
+        known = {key.group for key, _ in shared.groups.states() if key.topic_id == topic_id}
+        return joined + sorted(known.difference(joined))
+
+    cluster_topics = ClusterTopics(cluster)
+
+    async def ask(group: str) -> Any:
+        _, described = await ask_group(cluster, group)
+        return described
+
+    topics = TopicDescriber(
+        cluster.registry,
+        cluster_topics,
+        misplaced=shared.fetcher.misplaced.of,
+        groups=topic_groups,
+        ask=ask,
+    )
     gauges = GroupGauges(shared.groups.states, shared.fetcher.log_ends, shared.fetcher.lane_count)
     live = LiveFeed(
         describer,
@@ -110,9 +132,9 @@ def make_control(
     base.health.notes.append(base.upkeep.lines)
     return ControlServer(
         address,
-        Shown(Exposition(sources), base.health, describer, live),
+        Shown(Exposition(sources), base.health, describer, topics, live),
         settings,
-        ClusterTopics(cluster),
+        cluster_topics,
         elsewhere=shared.placement.control_of_group,
         access=Access(
             guard=ControlGuard(config),
