@@ -41,8 +41,10 @@ def add_describe_command(commands: argparse._SubParsersAction[argparse.ArgumentP
     parser.add_argument("--control", required=True, metavar="HOST:PORT", help="a control port")
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--group", metavar="NAME")
-    asked.add_argument("--key", metavar="TEXT", help="partition, lane and members of a key")
-    asked.add_argument("--key-hex", metavar="BYTES", help="the same of a key that is no text")
+    asked.add_argument("--record-key", metavar="TEXT", help="partition, lane and members of a key")
+    asked.add_argument(
+        "--record-key-hex", metavar="BYTES", help="the same of a key that is no text"
+    )
     asked.add_argument("--topics", action="store_true", help="topics with lanes")
     parser.add_argument(
         "--topic", metavar="NAME", help="of the key; without it all topics with lanes"
@@ -85,15 +87,15 @@ def _ask(args: argparse.Namespace) -> tuple[Any, str]:
 
 def _key_of(args: argparse.Namespace) -> bytes:
     """Return the key. Raises: ConfigInvalid, which does not show it."""
-    if args.key is not None:
-        key = os.fsencode(args.key)
+    if args.record_key is not None:
+        key = os.fsencode(args.record_key)
     else:
         try:
-            key = bytes.fromhex(args.key_hex)
+            key = bytes.fromhex(args.record_key_hex)
         except ValueError:
-            raise ConfigInvalid("--key-hex: expected pairs of hexadecimal digits") from None
+            raise ConfigInvalid("--record-key-hex: expected pairs of hexadecimal digits") from None
     if not key:
-        raise ConfigInvalid("--key: an empty key cannot be asked for")
+        raise ConfigInvalid("--record-key: an empty key cannot be asked for")
     return key
 
 
