@@ -153,6 +153,7 @@ def digest_of(split: KeySplit) -> bytes:
     """Return 16 bytes that name a split; equal for equal splits."""
     digest = hashlib.sha256(split.limits.astype("<u8").tobytes())
     digest.update(split.output_of.astype("<i2").tobytes())
+    digest.update(split.key_hash.tag.encode())
     return digest.digest()[:DIGEST_BYTES]
 
 
