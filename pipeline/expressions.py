@@ -1,7 +1,6 @@
 """The expressions that every job shares: key hash, null rule, bucket, lane, bytes of a record.
 
-`keylane.keyrange.hash` is the same in Python. Kafka's murmur2 is made of Spark's own functions:
-its `hash` is murmur3, and a function in Python would need a worker and two copies of every key.
+`keylane.keyrange.hash` is the same in Python. Spark has no murmur2: its `hash` is murmur3.
 Spark's `xxhash64` is XXH64 with seed 42, and a bigint hashes as its 8 little-endian bytes. Of null
 it returns the seed, so that all records without a key would share a lane: those hash their offset.
 """
@@ -9,20 +8,16 @@ it returns the seed, so that all records without a key would share a lane: those
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 
-from keylane.keyrange.hash import (
-    KEY_HASH_SEED,
-    MURMUR2_MULTIPLIER,
-    MURMUR2_SEED,
-    MURMUR2_SHIFT,
-    POSITIVE_MASK,
-)
+from keylane.keyrange.hash import KEY_HASH_SEED
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX
+from keylane.pipeline.murmur2 import hash_keys
 
 HASH_BITS: Final = 63
 BUCKET_BITS: Final = 12
@@ -47,25 +42,12 @@ def key_hash(key: Column | str = "key", offset: Column | str = "offset") -> Colu
 def murmur2(key: Column | str = "key") -> Column:
     """The hash of which Kafka's default partitioner takes the remainder: a bigint below 2**31.
 
-    `key` is hashed as bytes; null gives null. One partition of N is `murmur2(key) % N`.
+    `key` is hashed as bytes; null gives null. One partition of N is `murmur2(key) % N`. Workers
+    hash columns as Arrow arrays (`keylane.pipeline.murmur2`), no key becomes an object of Python.
     """
-    data = _column(key).cast("binary")
-    size, digits = F.octet_length(data), F.hex(data)
-    words = F.shiftright(size, 2)
-    counted = F.when(words > 0, F.sequence(F.lit(0), words - 1)).otherwise(
-        F.array().cast("array<int>")
-    )
-    mixed = F.aggregate(
-        counted,
-        size.cast("bigint").bitwiseXOR(F.lit(MURMUR2_SEED)),
-        lambda value, number: _times_m(value).bitwiseXOR(_mixed_word(_word(digits, number))),
-    )
-    rest = F.rpad(F.substring(digits, words * 8 + 1, F.lit(6)), 8, "0")
-    tail = _times_m(mixed.bitwiseXOR(_little_endian(rest)))
-    value = F.when(size.bitwiseAND(F.lit(3)) > 0, tail).otherwise(mixed)
-    value = _times_m(value.bitwiseXOR(F.shiftright(value, 13)))
-    value = value.bitwiseXOR(F.shiftright(value, 15))
-    return value.bitwiseAND(F.lit(POSITIVE_MASK)).alias("murmur2")
+    make: Any = arrow_udf  # its overloads have no plain function
+    hashed: Column = make(hash_keys, "bigint")(_column(key).cast("binary"))
+    return hashed.alias("murmur2")
 
 
 def murmur2_lane(
@@ -89,31 +71,6 @@ def murmur2_lane(
         interval = interval + (point >= F.lit(cut)).cast("int")
     by_offset = F.element_at(F.array(*map(F.lit, order)), interval + 1)
     return F.when(_column(key).isNull(), by_offset).otherwise(by_key).cast("int").alias("lane")
-
-
-def _word(digits: Column, number: Column) -> Column:
-    return _little_endian(F.substring(digits, number * 8 + 1, F.lit(8)))
-
-
-def _little_endian(digits: Column) -> Column:
-    """Return the number that four bytes in hexadecimal digits are, the lowest first."""
-    word = F.conv(digits, 16, 10).cast("bigint")
-    return (
-        F.shiftright(word, 24)
-        .bitwiseOR(F.shiftright(word, 8).bitwiseAND(F.lit(0xFF00)))
-        .bitwiseOR(F.shiftleft(word.bitwiseAND(F.lit(0xFF00)), 8))
-        .bitwiseOR(F.shiftleft(word.bitwiseAND(F.lit(0xFF)), 24))
-    )
-
-
-def _mixed_word(word: Column) -> Column:
-    value = _times_m(word)
-    return _times_m(value.bitwiseXOR(F.shiftright(value, MURMUR2_SHIFT)))
-
-
-def _times_m(value: Column) -> Column:
-    """Multiply 32 bits by murmur2's m; the product is below 2**63."""
-    return (value * F.lit(MURMUR2_MULTIPLIER)).bitwiseAND(F.lit(0xFFFF_FFFF))
 
 
 def bucket(key_hash: Column | str = "key_hash", bits: int = BUCKET_BITS) -> Column:

@@ -33,7 +33,7 @@ SUMMARY_SCHEMA: Final = "lane int, records bigint, keys bigint, out_of_order big
 STATE_SCHEMA: Final = pa.schema(
     [("key", pa.binary()), ("offset", pa.int64()), ("state", pa.binary())]
 )
-PREFIXES: Final[dict[HashName, str]] = {"xxh64": "p", "murmur2": "murmur2-p"}
+PREFIXES: Final[dict[HashName, str]] = {"xxh64": "p", "murmur2": "m"}
 """Begin the names of folders, by the hash of the lanes whose states they have."""
 FILES_KEPT: Final = 2
 """The newest, and the one that a repeated batch starts from."""

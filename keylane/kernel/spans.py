@@ -269,11 +269,10 @@ def _walk_batch(
             return status
         if index == 0:
             cursor[2] = base_offset + delta
-        previous = delta
-        lane: Any = 0
+        previous, lane = delta, np.int64(0)
         if limits.size > 1 or hashing.size > 0:
-            hashed = _point_of(key, key_size, base_offset + delta, hashing, cursor)
-            lane = interval_of_hash(hashed, limits, guide)
+            point = _point_of(key, key_size, base_offset + delta, hashing, cursor)
+            lane = interval_of_hash(point, limits, guide)
         if output_of.size > 0:
             lane = np.int64(output_of[lane])
         ends[record] = at - payload

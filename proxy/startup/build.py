@@ -127,9 +127,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         switches=shared.switches,
         next_epoch=partial(next_epoch, cluster),
     )
-    describer = GroupDescriber(
-        cluster, groups, loads, tallies, shared.generations, fetcher.misplaced.of
-    )
+    describer = build_describer(shared, tallies)
     control: ControlServer | None = None
     if config.control is not None:
         control = make_control(config.control, describer, base, shared, settings, nodes.group)
@@ -258,6 +256,14 @@ def note_past(groups: GroupOffsets, cluster: Cluster, block: ScannedBlock) -> No
     led = cluster.leaders.get(block.at.place)
     if led is not None:
         groups.scans.note_past(block, led[1])
+
+
+def build_describer(shared: Shared, tallies: LaneTallies) -> GroupDescriber:
+    """Return what describes groups on their lanes."""
+    generations, misplaced = shared.generations, shared.fetcher.misplaced.of
+    return GroupDescriber(
+        shared.cluster, shared.groups, shared.loads, tallies, generations, misplaced
+    )
 
 
 def build_forgetting(shared: Shared, tallies: LaneTallies) -> Forgetting:

@@ -96,25 +96,8 @@ def make_control(
         known = sorted({key.group for key, _ in shared.groups.states()}.difference(joined))
         return joined + known
 
-    def topic_groups(topic_id: uuid.UUID) -> list[str]:
-        """Groups that have joined here, then those that have offsets of the topic's lanes."""
-        joined = sorted(shared.generations.groups())
-        known = {key.group for key, _ in shared.groups.states() if key.topic_id == topic_id}
-        return joined + sorted(known.difference(joined))
-
     cluster_topics = ClusterTopics(cluster)
-
-    async def ask(group: str) -> Any:
-        _, described = await ask_group(cluster, group)
-        return described
-
-    topics = TopicDescriber(
-        cluster.registry,
-        cluster_topics,
-        misplaced=shared.fetcher.misplaced.of,
-        groups=topic_groups,
-        ask=ask,
-    )
+    topics = make_topics(cluster, cluster_topics, shared)
     gauges = GroupGauges(shared.groups.states, shared.fetcher.log_ends, shared.fetcher.lane_count)
     live = LiveFeed(
         describer,
@@ -145,4 +128,26 @@ def make_control(
                 per_address_max=config.control_connections_per_address_max,
             ),
         ),
+    )
+
+
+def make_topics(cluster: Cluster, topics: ClusterTopics, shared: Shared) -> TopicDescriber:
+    """Return what describes topics with lanes, and finds the place of a key."""
+
+    def topic_groups(topic_id: uuid.UUID) -> list[str]:
+        """Groups that have joined here, then those that have offsets of the topic's lanes."""
+        joined = sorted(shared.generations.groups())
+        known = {key.group for key, _ in shared.groups.states() if key.topic_id == topic_id}
+        return joined + sorted(known.difference(joined))
+
+    async def ask(group: str) -> Any:
+        _, described = await ask_group(cluster, group)
+        return described
+
+    return TopicDescriber(
+        cluster.registry,
+        topics,
+        misplaced=shared.fetcher.misplaced.of,
+        groups=topic_groups,
+        ask=ask,
     )
