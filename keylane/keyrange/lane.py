@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Final
 
 from keylane.keyrange.hash import XXH64, HashName, KeyHash, murmur2_hash
@@ -90,7 +90,9 @@ class LaneLayout:
             raise ValueError(f"no lane of partition {partition} in {self}")
         if self.cuts is not None:
             return self.cuts.splits[partition]
-        return even_split(self.lane_count, self.key_hash)
+        if self.hash == "xxh64":  # asked for each lane of each fetch
+            return even_split(self.lane_count)
+        return _residue_split(self.partition_count, self.lane_count)
 
     @property
     def _cut_counts(self) -> tuple[int, int]:
@@ -103,7 +105,12 @@ class LaneLayout:
         return index
 
 
-@cache
+@lru_cache(maxsize=256)
+def _residue_split(partition_count: int, lane_count: int) -> KeySplit:
+    return even_split(lane_count, murmur2_hash(partition_count, lane_count))
+
+
+@lru_cache(maxsize=256)
 def hash_of_lanes(name: HashName, partition_count: int, lane_count: int) -> KeyHash:
     """Return the key hash of a topic's lanes."""
     return XXH64 if name == "xxh64" else murmur2_hash(partition_count, lane_count)

@@ -146,7 +146,8 @@ def _is_even(split: KeySplit) -> bool:
     count, key_hash = len(split.lows), split.key_hash
     if count > LANE_COUNT_MAX or key_hash.odd_lanes not in (0, odd_part(count)):
         return False
-    return split == even_split(count, key_hash)
+    even = even_split(count) if key_hash == XXH64 else even_split(count, key_hash)
+    return split == even
 
 
 def digest_of(split: KeySplit) -> bytes:
