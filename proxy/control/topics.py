@@ -7,7 +7,7 @@ A key is the content of a record: it is in no log line and in no error.
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -96,11 +96,12 @@ class TopicDescriber:
         topics: ClusterTopics,
         *,
         misplaced: Misplaced,
-        groups: Callable[[uuid.UUID], Sequence[str]],
+        groups: Callable[[uuid.UUID], Mapping[str, bool]],
         ask: Callable[[str], Awaitable[Any]],
     ) -> None:
-        """`groups` gives the groups that read lanes of a topic, as far as this node knows.
+        """`groups` gives groups that may read lanes of a topic, as far as this node knows.
 
+        True: the group has offsets there, so it is shown even if no member holds a lane.
         ask: returns Kafka's description of a group. Raises: UpstreamLost.
         """
         self._registry, self._topics, self._ask = registry, topics, ask
@@ -131,11 +132,12 @@ class TopicDescriber:
         partition = positive % count
         key_hash = registry.key_hash_of(physical)
         topic_id = registry.id_of_name(physical)
-        groups = self._groups(topic_id) if topic_id is not None else ()
+        groups = self._groups(topic_id) if topic_id is not None and view is not None else {}
         found = [
             entry
-            for group in groups[:GROUPS_ASKED_MAX]
+            for group in list(groups)[:GROUPS_ASKED_MAX]
             async for entry in self._in_group(group, view, partition, key)
+            if entry.member_id is not None or groups[group]
         ]
         return KeyReport(
             topic=topic,

@@ -134,11 +134,11 @@ def make_control(
 def make_topics(cluster: Cluster, topics: ClusterTopics, shared: Shared) -> TopicDescriber:
     """Return what describes topics with lanes, and finds the place of a key."""
 
-    def topic_groups(topic_id: uuid.UUID) -> list[str]:
-        """Groups that have joined here, then those that have offsets of the topic's lanes."""
-        joined = sorted(shared.generations.groups())
+    def topic_groups(topic_id: uuid.UUID) -> dict[str, bool]:
+        """Groups that have offsets of the topic's lanes, then those that have joined here."""
         known = {key.group for key, _ in shared.groups.states() if key.topic_id == topic_id}
-        return joined + sorted(known.difference(joined))
+        joined = sorted(set(shared.generations.groups()) - known)
+        return dict.fromkeys(sorted(known), True) | dict.fromkeys(joined, False)
 
     async def ask(group: str) -> Any:
         _, described = await ask_group(cluster, group)

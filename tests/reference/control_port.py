@@ -125,12 +125,13 @@ class ControlPort:
             registry.learn(name, uuid.uuid5(uuid.NAMESPACE_DNS, name), count)
         self.misplaced: dict[int, int] = {}
         self.groups: dict[str, Any] = {}
-        """Descriptions by group, as brokers give them; an error is raised."""
+        """Descriptions by group, as brokers give them; an error is raised. All but a `stranger`
+        have offsets of the topic."""
         self.places = TopicDescriber(
             registry,
             self.topics,
             misplaced=lambda _: self.misplaced,
-            groups=lambda _: list(self.groups),
+            groups=lambda _: {name: name != "stranger" for name in self.groups},
             ask=self._ask,
         )
         self.server = ControlServer(

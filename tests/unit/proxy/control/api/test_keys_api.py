@@ -86,11 +86,12 @@ async def test_a_key_by_murmur2_has_its_place_and_member() -> None:
 
 
 async def test_a_group_under_a_lane_name_has_the_keys_lane_there() -> None:
-    """It reads the same topic in eight lanes; one that holds no lane now is shown without."""
+    """It reads the same topic in eight lanes; an idle one is shown, another topic's is not."""
     index = default_partition(b"abc", 24)
     async with control_port(lanes=RULES) as port:
         port.groups["eight"] = described(("m1", [("orders.lanes-8", index)]))
         port.groups["idle"] = described()
+        port.groups["stranger"] = described(("m9", [("shop", 0)]))
 
         _, found = await ask(port.url, "/topics/orders/keys/abc")
 
