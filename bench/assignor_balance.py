@@ -168,6 +168,9 @@ def main() -> None:
     zipf = [1 / (rank + 1) ** 1.1 for rank in range(ZIPF_KEYS)]
     for lane_count in (8, 32):
         report(Case("Zipf(1.1), 100,000 keys", zipf, 2, lane_count, 8), options.seeds)
+    skewed = [1 / (rank + 1) for rank in range(EVEN_KEYS)]
+    for lane_count in (32, 128):
+        report(Case("Zipf(1.0), 1,000 keys", skewed, 2, lane_count, 32), options.seeds)
     for lane_count in (32, 64, 256, 1024):
         even = [1.0] * EVEN_KEYS
         report(Case("1,000 even keys", even, 1, lane_count, 32), options.seeds)

@@ -56,7 +56,7 @@ lanes:
   - {{topic: orders, lanes: 16}}
   - {{topic: "shop-*", lanes: 4, reserve_message_value: false}}
 groups:
-  - {{group: "billing-*", assignor: key-range}}
+  - {{group: "legacy-*", assignor: client}}
 ```
 
 `reserve_message_value` keeps whole records in the cache until their lane has fetched them, so a

@@ -151,7 +151,8 @@ def main() -> int:
     parser.add_argument("--lanes", type=int, nargs="+", default=[16, 64])
     options = parser.parse_args()
     table: dict[str, Any] = {}
-    with open_stage(["--assignor", f"{KEY_RANGE}-*={KEY_RANGE}"]) as stage:
+    rules = [f"{KEY_RANGE}-*={KEY_RANGE}", "*=client"]
+    with open_stage([part for rule in rules for part in ("--assignor", rule)]) as stage:
         for lanes in options.lanes:
             runs = {way.name: [measure(stage, way, lanes, s) for s in range(options.seeds)]
                     for way in WAYS}  # fmt: skip

@@ -23,7 +23,6 @@ from keylane.embedded.ports import find_free_port
 from tests.integration.keylane_process import KeylaneProcess
 
 ADDRESS: Final = "127.0.0.1"
-KEYLANE_ARGS: Final = ("--assignor", "*=key-range")
 KEYLANE_LOG: Final = "warning"
 
 
@@ -112,7 +111,6 @@ def open_lineup(
             kafka.bootstrap,
             [],
             log_path=folder / "keylane.log",
-            args=KEYLANE_ARGS,
             environment={"KEYLANE_LOG": KEYLANE_LOG},
         ).start()
         stack.callback(keylane.stop)

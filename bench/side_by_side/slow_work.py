@@ -112,7 +112,7 @@ def run(lineup: Lineup) -> Outcome:
         with open_ways(lineup, workers, outcome) as ways:
             measure(lineup, workers, ways, outcome)
     outcome.notes.append(
-        f"keylane: {LANES} lanes per partition, `--assignor '*=key-range'`, stock confluent-kafka "
+        f"keylane: {LANES} lanes per partition, stock confluent-kafka "
         "members. Plain group, K partitions: the same members on a topic of K partitions. "
         "A plain group on 1 partition gets 1/K by construction."
     )

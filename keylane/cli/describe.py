@@ -29,6 +29,8 @@ LANE_COLUMNS: Final = (
 )  # fmt: skip
 TOPIC_COLUMNS: Final = ("TOPIC", "PARTITIONS", "LANES", "HASH")
 OWNER_COLUMNS: Final = ("GROUP", "TOPIC", "LANE", "MEMBER", "CLIENT", "HOST")
+MOVE_COLUMNS: Final = ("MOVED", "TOPIC", "LANE", "FROM", "TO", "REASON")
+MOVES_SHOWN: Final = 10
 ESTIMATE: Final = "~"
 """Stands before a lag that is an estimate."""
 
@@ -114,8 +116,10 @@ def render(report: Mapping[str, Any]) -> str:
     estimated = {lane["member_id"] for lane in report["lanes"] if not lane["lag_is_exact"]}
     members = [_member_row(member, names, estimated) for member in report["members"]]
     lanes = [_lane_row(lane, names) for lane in report["lanes"]]
+    moves = [_move_row(move, names) for move in report.get("moves", ())[:MOVES_SHOWN]]
     tables = [align([MEMBER_COLUMNS, *members])] if members else []
     tables += [align([LANE_COLUMNS, *lanes])] if lanes else []
+    tables += [align([MOVE_COLUMNS, *moves])] if moves else []
     lines = [line for table in tables for line in ("", *table)]
     return "\n".join([head, *lines, *_warnings(report["misplaced"])])
 
@@ -193,6 +197,17 @@ def _lane_row(lane: Mapping[str, Any], names: Mapping[str, str]) -> tuple[str, .
         _lag(lane["lag"], is_exact=lane["lag_is_exact"]),
         _text(lane["bytes_per_s"]),
         names.get(lane["member_id"], "-"),
+    )
+
+
+def _move_row(move: Mapping[str, Any], names: Mapping[str, str]) -> tuple[str, ...]:
+    return (
+        _time(move["at_ms"]),
+        move["topic"],
+        str(move["lane_index"]),
+        names.get(move["from_member"], move["from_member"]),
+        names.get(move["to_member"], move["to_member"]),
+        move["reason"],
     )
 
 

@@ -104,18 +104,25 @@ class LaneRule(_Frozen):
 
 
 class GroupRule(_Frozen):
-    """Groups whose id matches `group` are assigned lanes by `assignor`."""
+    """Exceptions for groups whose id matches `group`."""
 
     group: str = Field(min_length=1, description="Group id, or a glob such as `billing-*`.")
-    assignor: Literal["client", "key-range"] = Field(
-        default="client",
+    assignor: Literal["client", "key-range"] | None = Field(
+        default=None,
         description="`client`: the members' own assignor assigns lanes as partitions. `key-range`: "
-        "keylane replaces the leader's plan with its own.",
+        "keylane replaces the leader's plan with its own, for assignors of any name. When left "
+        "out: `key-range` for stock assignors, `client` for others.",
     )
-    co_partitioned: bool = Field(
-        default=False,
-        description="Set it if topics of equal partition and lane counts are joined by key: a "
-        "member then gets the same lanes of all of them (key-range only).",
+    co_partitioned: bool | None = Field(
+        default=None,
+        description="True: a member gets the same lanes of all topics that are cut alike, for "
+        "joins by key. False: each topic is assigned for itself. When left out: true with the "
+        "`range` assignor, which gives members the same partitions of all topics; else false.",
+    )
+    rebalance_by_load: bool = Field(
+        default=True,
+        description="False: keylane never asks the group to rebalance for its load; lanes move "
+        "when members come and go.",
     )
 
     def matches(self, group: str) -> bool:
@@ -171,8 +178,15 @@ class ProxyConfig(MemoryConfig):
     )
     groups: tuple[GroupRule, ...] = Field(
         default=(),
-        description="Rules for the assignor of a group's lanes (`client`, `key-range`); the first "
-        "rule that fits wins, and a group without a rule keeps its client's assignor.",
+        description="Exceptions for groups on lanes; the first rule that fits wins. keylane "
+        "assigns the lanes of a group without a rule by load, if its assignor is a stock one.",
+    )
+    load_rebalance_interval_s: float = Field(
+        default=600.0,
+        gt=0,
+        description="Time between two rebalances that keylane asks a group for, when measured "
+        "load is out of balance; the first one can come after a tenth of it. As "
+        "`probing.rebalance.interval.ms` of Kafka Streams.",
     )
     lane_name_pattern: str | None = Field(
         default="{topic}.lanes-{lanes}",
@@ -376,10 +390,10 @@ class ProxyConfig(MemoryConfig):
         """Return the first rule that fits the group."""
         return next((rule for rule in self.groups if rule.matches(group)), None)
 
-    def has_key_range_assignor(self, group: str) -> bool:
-        """Return whether keylane deals out the lanes of a group, in its client's place."""
+    def has_client_assignor(self, group: str) -> bool:
+        """Return whether a rule keeps the assignor of a group's clients."""
         rule = self.group_rule(group)
-        return rule is not None and rule.assignor == "key-range"
+        return rule is not None and rule.assignor == "client"
 
     @property
     def advertised_host(self) -> str:

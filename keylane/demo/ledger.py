@@ -133,6 +133,7 @@ class Ledger:
         self.keys: dict[int, KeyState] = {}
         self.lane_owners: dict[int, Session] = {}
         self.member_deliveries: dict[int, int] = {}
+        self.lane_deliveries: dict[int, int] = {}
         self._session_count = 0
         self._put_out = put_out
         self._outside: set[tuple[int, int]] = set()
@@ -179,6 +180,26 @@ class Ledger:
             owner = self.lane_owners.get(key.session.lane, key.session)
             behind[owner.member] = behind.get(owner.member, 0) + max(0, count - key.next_number)
         return behind
+
+    def loads(self) -> dict[int, float]:
+        """Part of all records that came so far on the lanes which each member has now."""
+        total = sum(self.lane_deliveries.values()) or 1
+        loads: dict[int, float] = {}
+        for lane, owner in self.lane_owners.items():
+            part = self.lane_deliveries.get(lane, 0) / total
+            loads[owner.member] = loads.get(owner.member, 0.0) + part
+        return loads
+
+    def excess(self) -> float | None:
+        """Load of the busiest member, in times of what keys allow: the mean, or one lane's.
+
+        None: a lane that has had records has no member now, or nothing has come yet.
+        """
+        loads, total = self.loads(), sum(self.lane_deliveries.values())
+        if not total or not self.lane_deliveries.keys() <= self.lane_owners.keys():
+            return None
+        allowed = max(1 / len(loads), max(self.lane_deliveries.values()) / total)
+        return max(loads.values()) / allowed
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
@@ -236,6 +257,7 @@ class Ledger:
         for run in batch.runs:
             self._deliver_run(session, run)
         self.counts.deliveries += count
+        self.lane_deliveries[batch.lane] = self.lane_deliveries.get(batch.lane, 0) + count
         deliveries = self.member_deliveries.get(session.member, 0)
         self.member_deliveries[session.member] = deliveries + count
 

@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -22,6 +23,8 @@ TICK_S: Final = 0.02
 BACKLOG_S_MAX: Final = 1.0
 """After a standstill at most this much is made up for: a burst is not a steady rate."""
 FLUSH_TIMEOUT_S: Final = 60.0
+SKEW: Final = 0.8
+"""Exponent of Zipf's law: of 500 customers the first has 7 % of the orders, 100 have two thirds."""
 
 
 class OrderProducer:
@@ -40,8 +43,9 @@ class OrderProducer:
         customers: int,
         codecs: Sequence[str] = CODECS,
     ) -> None:
-        self._topic, self._rate_per_s, self._customers = topic, rate_per_s, customers
-        self._draw = random.Random(1)
+        self._topic, self._rate_per_s = topic, rate_per_s
+        self._draw, self._customers = random.Random(1), range(customers)
+        self._weights = list(accumulate((rank + 1) ** -SKEW for rank in self._customers))
         self._producers = [_make_producer(bootstrap, codec) for codec in codecs]
         self._numbers = [0] * customers
         self.acknowledged = [0] * customers
@@ -80,7 +84,7 @@ class OrderProducer:
             owed = min(owed, self._rate_per_s * BACKLOG_S_MAX)
             before_s = now_s
             try:
-                while owed >= 1.0 and self._send(self._draw.randrange(self._customers)):
+                while owed >= 1.0 and self._send(self._next_customer()):
                     owed -= 1.0
             except KafkaException:  # a producer that cannot go on: the show fails, and says so
                 self.error_count += 1
@@ -90,6 +94,9 @@ class OrderProducer:
         deadline_s = time.monotonic() + FLUSH_TIMEOUT_S
         for producer in self._producers:
             self.error_count += producer.flush(max(0.1, deadline_s - time.monotonic()))
+
+    def _next_customer(self) -> int:
+        return self._draw.choices(self._customers, cum_weights=self._weights)[0]
 
     def _send(self, customer: int) -> bool:
         """Hand over the customer's next order; False when the producer's queue is full."""

@@ -41,6 +41,8 @@ UPDATE_INTERVAL_S: Final = 0.5
 RATE_WINDOW: Final = 4
 """Updates that a shown rate is taken over."""
 ADMIN_TIMEOUT_S: Final = 30.0
+EXCESS_MAX: Final = 1.25
+"""Of the busiest member: keylane moves no lane within 1.10, and has measured a part of the show."""
 STATES: Final[Mapping[SessionEnd | None, str]] = {
     SessionEnd.KILLED: "killed",
     SessionEnd.LEFT: "left",
@@ -142,6 +144,8 @@ class Show:
         self._ledger, self._events = Ledger(), list[Event]()
         self._front_is_starting = False
         self._failed_seen = 0
+        self._excess: float | None = None
+        """Of the busiest member, before the members stop; None: a lane had no member then."""
         self._samples: deque[tuple[float, dict[int, int]]] = deque(maxlen=RATE_WINDOW + 1)
         self._scenario = scenario.Scenario(
             scenario.ShowSettings(
@@ -176,6 +180,9 @@ class Show:
             members_started=len(self._members.by_number),
             members_wanted=wanted,
         )
+        if self._excess is not None:
+            name, value = "busiest member's load, in times of the ideal", f"{self._excess:.2f}"
+            checks.append(Check(name, value, self._excess <= EXCESS_MAX))
         errors, failed = self._producer.error_count, len(self._members.failed)
         return [
             *checks,
@@ -223,6 +230,8 @@ class Show:
             case scenario.Cue.STOP_PRODUCER:
                 self._producer.stop()
             case scenario.Cue.STOP_MEMBERS:
+                if self._front is not None:
+                    self._excess = self._ledger.excess()
                 self._members.ask_to_stop()
 
     def _watch_processes(self) -> None:
@@ -245,12 +254,17 @@ class Show:
             number: (count - then.get(number, 0)) / span_s
             for number, count in ledger.member_deliveries.items()
         }
-        behind = ledger.behind_by_member(produced)
+        behind, loads = ledger.behind_by_member(produced), ledger.loads()
         return ScreenView(
             elapsed_s=self._elapsed_s,
             title=_title(self._settings),
             members=tuple(
-                self._member_view(member, rates.get(number, 0.0), behind.get(number, 0))
+                self._member_view(
+                    member,
+                    rates.get(number, 0.0),
+                    behind=behind.get(number, 0),
+                    load=loads.get(number, 0.0),
+                )
                 for number, member in sorted(self._members.by_number.items())
             ),
             owners=self._owners(),
@@ -259,9 +273,12 @@ class Show:
             rate_per_s=sum(rates.values()),
             keys=len(ledger.keys),
             counts=ledger.counts,
+            excess=None if self._front is None else ledger.excess(),
         )
 
-    def _member_view(self, member: MemberProcess, rate_per_s: float, behind: int) -> MemberView:
+    def _member_view(
+        self, member: MemberProcess, rate_per_s: float, *, behind: int, load: float
+    ) -> MemberView:
         owners = self._ledger.lane_owners.items()
         lanes = tuple(sorted(lane for lane, owner in owners if owner.member == member.number))
         return MemberView(
@@ -272,6 +289,7 @@ class Show:
             rate_per_s=rate_per_s,
             records=self._ledger.member_deliveries.get(member.number, 0),
             behind=behind,
+            load=load,
         )
 
     def _owners(self) -> tuple[tuple[int | None, ...], ...]:

@@ -35,6 +35,8 @@ class MemberView:
     rate_per_s: float
     records: int
     behind: int
+    load: float
+    """Part of all records that came on its lanes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class ScreenView:
     rate_per_s: float
     keys: int
     counts: Counts
+    excess: float | None
+    """Load of the busiest member, in times of what keys allow; None: a lane has no member."""
 
 
 class LiveScreen:
@@ -108,9 +112,11 @@ def describe_view(view: ScreenView) -> str:
     reading = sum(member.state == "reading" for member in view.members)
     counts = view.counts
     again = counts.after_kill + counts.after_failed_commit
+    balance = "" if view.excess is None else f", busiest member {view.excess:.2f} x ideal load"
     return (
         f"  {reading} members read, {view.rate_per_s:,.0f} records/s, produced {view.produced:,}, "
-        f"processed {view.delivered:,}, out of order {counts.out_of_order}, redelivered {again:,}"
+        f"processed {view.delivered:,}, out of order {counts.out_of_order}, "
+        f"redelivered {again:,}{balance}"
     )
 
 
@@ -121,7 +127,7 @@ def render_view(view: ScreenView, story: Sequence[str]) -> RenderableType:
         Text(),
         _render_members(view.members),
         Text(),
-        *_render_lanes(view.owners),
+        *_render_lanes(view.owners, view.excess),
         Text(),
         *(Text(line, style="dim") for line in story[:-1]),
         *(Text(line, style="bold") for line in story[-1:]),
@@ -167,7 +173,7 @@ def _render_members(members: Sequence[MemberView]) -> RenderableType:
     table = Table(expand=True, box=None, pad_edge=False)
     for name in ("member", "client", "state"):
         table.add_column(name)
-    for name in ("lanes", "records/s", "records", "behind"):
+    for name in ("lanes", "load", "records/s", "records", "behind"):
         table.add_column(name, justify="right")
     for member in members:
         gone = member.state not in {"reading", "joining"}
@@ -176,6 +182,7 @@ def _render_members(members: Sequence[MemberView]) -> RenderableType:
             member.client,
             member.state,
             f"{len(member.lanes)}",
+            f"{member.load:.1%}",
             f"{member.rate_per_s:,.0f}",
             f"{member.records:,}",
             f"{member.behind:,}",
@@ -184,7 +191,7 @@ def _render_members(members: Sequence[MemberView]) -> RenderableType:
     return table
 
 
-def _render_lanes(owners: Sequence[Sequence[int | None]]) -> list[Text]:
+def _render_lanes(owners: Sequence[Sequence[int | None]], excess: float | None) -> list[Text]:
     rows = []
     for partition, lanes in enumerate(owners):
         row = Text(f"partition {partition}  ")
@@ -192,7 +199,10 @@ def _render_lanes(owners: Sequence[Sequence[int | None]]) -> list[Text]:
             cell = f"{owner:>3}" if owner is not None else "  ."
             row.append(cell, style=color_of(owner) if owner is not None else "dim")
         rows.append(row)
-    return [Text("which member reads which lane", style="dim"), *rows]
+    title = "which member reads which lane"
+    if excess is not None:
+        title += f"; the busiest member has {excess:.2f} x the load that keys allow"
+    return [Text(title, style="dim"), *rows]
 
 
 def color_of(member: int) -> str:

@@ -68,6 +68,7 @@ from keylane.proxy.apis.groups.join_group import (
     judge_relayed_join,
     look_join_group,
 )
+from keylane.proxy.apis.groups.load_checks import judge_beat
 from keylane.proxy.apis.groups.share_groups import (
     handle_alter_share_offsets,
     handle_delete_share_offsets,
@@ -235,7 +236,7 @@ _TABLE: Final = (
         note=note_joining,
         patch=judge_relayed_join,
     ),
-    _route(ApiKey.HEARTBEAT, 0, 4, look=at_coordinator(), note=note_beat),
+    _route(ApiKey.HEARTBEAT, 0, 4, look=at_coordinator(), note=note_beat, patch=judge_beat),
     _route(
         ApiKey.SYNC_GROUP,
         0,

@@ -181,11 +181,15 @@ class Cluster:
 
     async def ask_coordinator(self, group: str, entity: Any) -> Any:
         """Find a group's coordinator and ask it. Raises: UpstreamLost."""
+        return await self.ask_broker(await self.coordinator_of(group), entity)
+
+    async def coordinator_of(self, group: str) -> int:
+        """Return the broker that coordinates a group. Raises: UpstreamLost."""
         found = await self.request(FindCoordinatorRequest(key=group))
         if found.error_code != 0:
             raise UpstreamLost(f"coordinator of group {group}: {found.error_code.name}")
         await self.learn_brokers((found,))
-        return await self.ask_broker(int(found.node_id), entity)
+        return int(found.node_id)
 
     async def versions_of(self, node_id: int) -> Mapping[int, int]:
         """Return the highest version of each API that a broker speaks. Raises: UpstreamLost."""

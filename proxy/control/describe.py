@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
 from kio.schema.describe_groups.v5.request import DescribeGroupsRequest
-from kio.schema.find_coordinator.v3.request import FindCoordinatorRequest
+from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId
 
 from keylane.assignor.model import Lane
@@ -20,12 +21,15 @@ from keylane.assignor.protocol import read_assignment
 from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_offsets import GroupOffsets
+from keylane.proxy.groups.consumer_group import ConsumerGroup
+from keylane.proxy.groups.consumer_groups import ConsumerGroups
 from keylane.proxy.groups.group_plans import Generations, Planned, identity_of
 from keylane.proxy.scans.lag import LaneTallies
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.topics.view import View
 
 CONSUMER: Final = "consumer"
+KEY_RANGE: Final = "key-range"
 DEAD: Final = "Dead"
 """State of groups that brokers do not know."""
 NO_OFFSET: Final = -1
@@ -86,6 +90,20 @@ class MemberReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MoveReport:
+    """A lane that was planned for another member, without a rebalance."""
+
+    at_ms: int
+    """Time in ms since 1970."""
+    topic: str
+    lane_index: int
+    from_member: str
+    to_member: str
+    reason: str
+    """`join`, `leave`, `load`, `subscription`, `topics`, `bypass` or `restart`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MisplacedReport:
     """The first record of a partition that Kafka's default partitioner puts into another one."""
 
@@ -104,26 +122,45 @@ class GroupReport:
     assignor: str
     coordinator: int
     generation_id: int | None
-    """The last generation that this node dealt out, if it did."""
+    """The last generation that this node dealt out, if it did; of the consumer protocol the epoch
+    of the group."""
     members: tuple[MemberReport, ...]
     lanes: tuple[LaneReport, ...]
+    moves: tuple[MoveReport, ...] = ()
+    """The last moves of lanes of a group of the consumer protocol, the newest first."""
     misplaced: tuple[MisplacedReport, ...] = ()
     """Of its topics by murmur2, as far as readers of this node have met such records."""
 
 
-async def ask_group(cluster: Cluster, group: str) -> tuple[int, Any]:
+async def ask_group(cluster: Cluster, group: str, request: Any) -> tuple[int, Any]:
     """Return a group's coordinator, and its description of the group. Raises: UpstreamLost."""
-    found = await cluster.request(FindCoordinatorRequest(key=group))
-    if found.error_code != 0:
-        raise UpstreamLost(f"coordinator of group {group}: {found.error_code.name}")
-    coordinator = int(found.node_id)
-    await cluster.learn_brokers((found,))
-    request = DescribeGroupsRequest(groups=(GroupId(group),), include_authorized_operations=False)
+    coordinator = await cluster.coordinator_of(group)
     answer = await cluster.ask_broker(coordinator, request)
     described = answer.groups[0]
-    if described.error_code != 0:
+    if described.error_code not in (ErrorCode.none, ErrorCode.group_id_not_found):
         raise UpstreamLost(f"group {group}: {described.error_code.name}")
     return coordinator, described
+
+
+class _Entry(NamedTuple):
+    """A member, in the words of DescribeGroups."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+
+    @classmethod
+    def of(cls, member: Any) -> _Entry:
+        """Make it of a kio entry of ConsumerGroupDescribe."""
+        return cls(
+            str(member.member_id), member.instance_id, str(member.client_id),
+            str(member.client_host),
+        )  # fmt: skip
+
+
+Holders = tuple[Mapping[Lane, str], Sequence[Any]]
+"""Member ids by lane, and the members with their `member_id`, `client_id` and `client_host`."""
 
 
 class GroupDescriber:
@@ -136,18 +173,39 @@ class GroupDescriber:
         loads: LaneLoads,
         tallies: LaneTallies,
         generations: Generations,
+        consumer_groups: ConsumerGroups,
         misplaced: Misplaced = lambda _: {},
     ) -> None:
+        self._consumer_groups = consumer_groups
         self._cluster, self._groups, self._loads = cluster, groups, loads
         self._tallies, self._generations = tallies, generations
         self._misplaced = misplaced
+
+    async def holders(self, group: str) -> Holders:
+        """Return what members of a group hold now, and the members. Raises: UpstreamLost."""
+        served, group_id = self._consumer_groups.find(group), GroupId(group)
+        if served is not None and served.members:
+            asked = ConsumerGroupDescribeRequest(
+                group_ids=(group_id,), include_authorized_operations=False
+            )
+            _, described = await ask_group(self._cluster, group, asked)
+            return _given(served), [_Entry.of(member) for member in described.members]
+        request = DescribeGroupsRequest(groups=(group_id,), include_authorized_operations=False)
+        _, described = await ask_group(self._cluster, group, request)
+        return read_owners(described), described.members
 
     async def describe(self, group: str) -> GroupReport | None:
         """Ask and put together; None: there is no such group.
 
         Raises: UpstreamLost; NotCoordinator, when another node serves the group.
         """
-        coordinator, described = await ask_group(self._cluster, group)
+        served = self._consumer_groups.find(group)
+        if served is not None and served.members:
+            return await self._describe_served(group, served)
+        request = DescribeGroupsRequest(
+            groups=(GroupId(group),), include_authorized_operations=False
+        )
+        coordinator, described = await ask_group(self._cluster, group, request)
         if described.group_state == DEAD:
             return None
         await self._groups.ready(group)
@@ -163,6 +221,45 @@ class GroupDescriber:
             generation_id=planned.generation_id if planned is not None else None,
             members=_members(described.members, lanes, planned),
             lanes=tuple(lanes),
+            misplaced=tuple(
+                entry for view in views for entry in misplaced_of(view, self._misplaced)
+            ),
+        )
+
+    async def _describe_served(self, group: str, served: ConsumerGroup) -> GroupReport | None:
+        """Do as `describe` for a group of the consumer protocol, whose lanes keylane gives."""
+        request = ConsumerGroupDescribeRequest(
+            group_ids=(GroupId(group),), include_authorized_operations=False
+        )
+        coordinator, described = await ask_group(self._cluster, group, request)
+        if described.error_code != ErrorCode.none:
+            return None
+        await self._groups.ready(group)
+        owners = _given(served)
+        names = {name: one.member_id for name, one in served.members.items()}
+        views = await self._views(group, owners)
+        lanes = [lane for view in views for lane in await self._lanes(group, view, owners)]
+        moves = [
+            MoveReport(
+                at_ms=move.at_ms,
+                topic=move.lane[0],
+                lane_index=move.lane[1],
+                from_member=names.get(move.giver, move.giver),
+                to_member=names.get(move.receiver, move.receiver),
+                reason=move.reason,
+            )
+            for move in reversed(served.moves)
+        ]
+        entries = [_Entry.of(member) for member in described.members]
+        return GroupReport(
+            group=group,
+            state=str(described.group_state),
+            assignor=KEY_RANGE,
+            coordinator=coordinator,
+            generation_id=served.epoch,
+            members=_members(entries, lanes, None),
+            lanes=tuple(lanes),
+            moves=tuple(moves),
             misplaced=tuple(
                 entry for view in views for entry in misplaced_of(view, self._misplaced)
             ),
@@ -214,6 +311,10 @@ class GroupDescriber:
                 )
             )
         return reports
+
+
+def _given(served: ConsumerGroup) -> dict[Lane, str]:
+    return {lane: one.member_id for one in served.members.values() for lane in one.given}
 
 
 def misplaced_of(view: View, misplaced: Misplaced) -> tuple[MisplacedReport, ...]:

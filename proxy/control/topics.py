@@ -10,17 +10,17 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.hash import HashName, positive_murmur2
 from keylane.proxy.control.api.assignments import ClusterTopics
 from keylane.proxy.control.api.problems import Problem
 from keylane.proxy.control.describe import (
+    Holders,
     Misplaced,
     MisplacedReport,
     misplaced_of,
-    read_owners,
 )
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.proxy.topics.view import View
@@ -97,12 +97,12 @@ class TopicDescriber:
         *,
         misplaced: Misplaced,
         groups: Callable[[uuid.UUID], Mapping[str, bool]],
-        ask: Callable[[str], Awaitable[Any]],
+        ask: Callable[[str], Awaitable[Holders]],
     ) -> None:
         """`groups` gives groups that may read lanes of a topic, as far as this node knows.
 
         True: the group has offsets there, so it is shown even if no member holds a lane.
-        ask: returns Kafka's description of a group. Raises: UpstreamLost.
+        ask: returns what members of a group hold. Raises: UpstreamLost.
         """
         self._registry, self._topics, self._ask = registry, topics, ask
         self._misplaced, self._groups = misplaced, groups
@@ -157,8 +157,8 @@ class TopicDescriber:
         self, group: str, asked: View | None, partition: int, key: bytes
     ) -> AsyncIterator[KeyGroup]:
         """Yield the key's lane at a group under each name by which it reads the topic."""
-        described = await self._ask(group)
-        owners, members = read_owners(described), {str(m.member_id): m for m in described.members}
+        owners, described = await self._ask(group)
+        members = {str(member.member_id): member for member in described}
         for view in self._views_of(asked, {topic for topic, _ in owners}):
             index = _index_of(view, partition, key)
             if index is None:

@@ -14,8 +14,8 @@ Source: KIP-848 (reconciliation), docs/decisions/043.
 Invariants, for members whose words and ends come from the broker:
 1. A lane is in the hands of one member at most.
 2. A lane that was given stays given until its member has confirmed it, or has ended.
-3. Every lane of a subscribed topic is in exactly one target, once `is_stale` is False, except for
-   partitions that the broker gives to members that bypass keylane.
+3. Every lane of a subscribed topic is in one target, once `is_stale` is False, unless members
+   bypass keylane, which have whole partitions from the broker.
 """
 
 from __future__ import annotations
@@ -107,11 +107,13 @@ class ConsumerGroup:
         self.reasons.add("restart")
         self.unwritten.clear()
 
-    def take(self, identity: str, instance_id: str | None, word: Word) -> GroupMember:
+    def take(self, identity: str, word: Word) -> GroupMember:
         """Take a member's word that the broker has taken, in any order of the answers."""
         member = self.members.get(identity)
         if member is None:
-            member = self.members[identity] = GroupMember(identity, word.member_id, instance_id)
+            member = self.members[identity] = GroupMember(
+                identity, word.member_id, word.instance_id
+            )
             self.reasons.add("join")
             self.foreign.pop(identity, None)
             if word.epoch < self.listed_epoch:
@@ -136,11 +138,10 @@ class ConsumerGroup:
             owned = frozenset(x for x in word.owned if x in held or x not in self._holders)
             self._set(member, owned=owned, given=member.given, epoch=word.epoch)
         member.has_spoken = member.has_spoken or word.is_full or word.is_join
-        if word.parts is not None:
-            claimed = self._still_claimed(member, word.parts)
-            if self.foreign and claimed != member.claimed:
+        if word.parts is not None and word.parts != member.assigned:
+            member.assigned = word.parts
+            if self.foreign:
                 self.reasons.add("bypass")
-            member.claimed = claimed
         return member
 
     def _take_subscription(self, member: GroupMember, word: Word) -> None:
@@ -272,15 +273,15 @@ class ConsumerGroup:
         return members, reason
 
     def set_target(self, plan: Plan, reason: str, now_s: float, now_ms: int) -> list[Move]:
-        """Put a plan in place, without partitions of members that bypass keylane; return moves."""
-        blocked = self.blocked
+        """Put a plan in place, unless members bypass keylane; return moves."""
+        plan = self._beside_foreign() if self.foreign else plan
         owners = {lane: name for name, lanes in self.target.items() for lane in lanes}
         for identity, member in self.members.items():
             owners |= {lane: identity for lane in member.held if lane not in owners}
         target: dict[str, Lanes] = {}
         moves = []
         for identity in self.members:
-            lanes = frozenset(plan.get(identity, ())) - blocked
+            lanes = frozenset(plan.get(identity, ()))
             target[identity] = lanes
             moves += [
                 Move(now_ms, lane, owners[lane], identity, reason)
@@ -292,18 +293,19 @@ class ConsumerGroup:
         self._unsettled = {name for name, one in self.members.items() if not self._is_settled(one)}
         return moves
 
-    @property
-    def blocked(self) -> Lanes:
-        """Return lanes of partitions that the broker gives, or may give, past keylane."""
-        if not self.foreign:
-            return NO_LANES
-        claimed = frozenset(part for one in self.members.values() for part in one.claimed)
-        ours = claimed.difference(*self.foreign.values())
-        found: set[Lane] = set()
-        for name, topic in self.topics.items():
-            every = frozenset((name, index) for index in range(topic.lanes.index_count))
-            found |= every - topic.lanes_of(ours)
-        return frozenset(found)
+    def _beside_foreign(self) -> Plan:
+        """Return the plan while members bypass keylane: what the broker has given, whole.
+
+        Each partition is then at one member, here or there, as the broker's own protocol has it.
+        """
+        return {
+            identity: tuple(
+                lane
+                for name in member.subscribed.names & self.topics.keys()
+                for lane in sorted(self.topics[name].lanes_of(member.assigned))
+            )
+            for identity, member in self.members.items()
+        }
 
     # Answers.
 
@@ -316,8 +318,8 @@ class ConsumerGroup:
         """Return the lanes that a member is given now; they count as given from here on."""
         member = self.members[identity]
         if identity in self._unsettled and not self.is_still(now_s) and identity in self.target:
-            mine = {identity}
-            lanes = frozenset(x for x in self.target[identity] if self._holders.get(x, mine) == mine)
+            mine, target = {identity}, self.target[identity]
+            lanes = frozenset(lane for lane in target if self._holders.get(lane, mine) == mine)
             lanes |= member.given - member.owned
             if lanes != member.given:
                 self._set(member, owned=member.owned, given=lanes, epoch=member.epoch)
@@ -340,7 +342,16 @@ class ConsumerGroup:
         keylane: the broker waits, as for any member that revokes.
         """
         member = self.members.get(identity)
-        return NO_PARTS if member is None else member.claimed
+        if member is None:
+            return NO_PARTS
+        given_up = member.claimed - member.assigned if self.foreign else NO_PARTS
+        member.claimed = member.assigned | {part for part in given_up if self._is_read(part)}
+        return member.claimed
+
+    def gives_up(self, identity: str) -> bool:
+        """Return whether the broker wants a partition back that the member has claimed."""
+        member = self.members.get(identity)
+        return member is not None and bool(member.claimed - member.assigned)
 
     def holder_of(self, lane: Lane) -> str | None:
         """Return the identity of the member that has a lane; None: it is free, or in dispute."""
@@ -388,26 +399,12 @@ class ConsumerGroup:
         held = self.members[identity].held
         return mine | (held if not planned else frozenset(x for x in held if x not in planned))
 
-    def _still_claimed(self, member: GroupMember, parts: Parts) -> Parts:
-        """Return what the broker has given, and what is still read here though others wait."""
-        given_up = member.claimed - parts
-        if not given_up or not self.foreign:
-            return parts
-        return parts | {part for part in given_up if self.is_read(part)}
-
-    def is_read(self, part: Part) -> bool:
+    def _is_read(self, part: Part) -> bool:
         """Return whether any member may read a lane of the partition."""
         return any(
             name in self.topics and self.topics[name].part_of(index) == part
             for name, index in self._holders
         )
-
-    def release_claims(self) -> None:
-        """Give up partitions that the broker wants back and that are not read any more."""
-        wanted = frozenset(part for parts in self.foreign.values() for part in parts)
-        for member in self.members.values():
-            free = {part for part in member.claimed & wanted if not self.is_read(part)}
-            member.claimed -= free
 
     def _set(self, member: GroupMember, *, owned: Lanes, given: Lanes, epoch: int) -> None:
         before = member.held

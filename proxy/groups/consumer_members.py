@@ -68,6 +68,7 @@ class Word:
     member_id: str
     epoch: int
     """The epoch that the broker answered."""
+    instance_id: str | None = None
     is_join: bool = False
     is_full: bool = False
     subscribed: Subscribed | None = None
@@ -124,8 +125,10 @@ class GroupMember:
     """Epoch at which each lane of `given` was given."""
     plain_owned: Parts = NO_PARTS
     plain_parts: Parts = NO_PARTS
+    assigned: Parts = NO_PARTS
+    """Partitions of lane topics that the broker has given it."""
     claimed: Parts = NO_PARTS
-    """Partitions that the broker has given it, and that keylane still has to release."""
+    """These, and others that keylane has not released yet."""
     order: int = -1
     seen: int = -1
     """Turn of its last heartbeat that the broker has taken."""

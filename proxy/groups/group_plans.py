@@ -85,16 +85,37 @@ class Planned:
         return MEMBER_COST * len(self.lanes) + LANE_COST * count
 
 
+@dataclass(frozen=True, slots=True)
+class LanesBefore:
+    """Lanes that members had in one generation, by `JoinedMember.identity`."""
+
+    generation_id: int
+    lanes: Mapping[str, tuple[Lane, ...]]
+
+    @property
+    def cost(self) -> int:
+        """Return the bytes to keep it."""
+        return sum(MEMBER_COST + LANE_COST * len(lanes) for lanes in self.lanes.values())
+
+
+NOTHING_HELD: Final = LanesBefore(-1, {})
+
+
 @dataclass(slots=True)
 class _Memory:
     joined: Joined | None = None
     planned: Planned | None = None
+    seen: tuple[Joined, LanesBefore] | None = None
+    """Members and lanes as the coordinator has them, where this process has not dealt them out."""
+    leader: tuple[int, str] | None = None
     is_warned: bool = False
 
     @property
     def cost(self) -> int:
         joined = self.joined.cost if self.joined else 0
-        return MEMBER_COST + joined + (self.planned.cost if self.planned else 0)
+        planned = self.planned.cost if self.planned else 0
+        seen = self.seen[0].cost + self.seen[1].cost if self.seen else 0
+        return MEMBER_COST + joined + planned + seen
 
 
 _UNKNOWN: Final = _Memory()
@@ -115,11 +136,51 @@ class Generations:
         """Record the members of a generation, as its leader got them."""
         with self._groups.changed(group) as memory:
             memory.joined = joined
+            memory.leader = (joined.generation_id, joined.leader_id)
+
+    def note_left_out(self, group: str) -> None:
+        """Record that keylane does not deal out the group's newest generation."""
+        if group in self._groups:
+            with self._groups.changed(group) as memory:
+                memory.joined = memory.leader = None
+
+    def note_leader(self, group: str, generation_id: int, leader_id: str) -> None:
+        """Record the leader in the answer to a follower."""
+        if group in self._groups:
+            with self._groups.changed(group) as memory:
+                memory.leader = (generation_id, leader_id)
+
+    def leader(self, group: str, generation_id: int) -> str | None:
+        """Return the generation's leader; None: it is not known."""
+        leader = self._groups.get(group, _UNKNOWN).leader
+        return leader[1] if leader and leader[0] == generation_id else None
+
+    def note_seen(self, group: str, joined: Joined, held: LanesBefore) -> None:
+        """Record the members and lanes of a generation, as the coordinator has them."""
+        with self._groups.changed(group) as memory:
+            memory.seen = (joined, held)
+
+    def current(self, group: str, generation_id: int) -> tuple[Joined, LanesBefore] | None:
+        """Return members and lanes of a generation; None: it was neither dealt out nor seen."""
+        memory = self._groups.get(group, _UNKNOWN)
+        joined, planned = self.joined(group, generation_id), memory.planned
+        if joined is not None and planned is not None and planned.generation_id == generation_id:
+            return joined, LanesBefore(generation_id, planned.lanes)
+        is_seen = memory.seen is not None and memory.seen[0].generation_id == generation_id
+        return memory.seen if is_seen else None
+
+    def held(self, group: str) -> LanesBefore:
+        """Return the last lanes of members, as dealt out here or as the coordinator had them."""
+        memory = self._groups.get(group, _UNKNOWN)
+        dealt, seen = NOTHING_HELD, memory.seen[1] if memory.seen else NOTHING_HELD
+        if memory.planned is not None:
+            dealt = LanesBefore(memory.planned.generation_id, memory.planned.lanes)
+        return seen if seen.generation_id > dealt.generation_id else dealt
 
     def note_planned(self, group: str, planned: Planned) -> None:
         """Record that a generation was dealt out."""
         with self._groups.changed(group) as memory:
-            memory.planned, memory.is_warned = planned, False
+            memory.planned, memory.seen, memory.is_warned = planned, None, False
 
     def joined(self, group: str, generation_id: int) -> Joined | None:
         """Return the members of the generation; None: it was not seen, or forgotten."""
@@ -131,14 +192,13 @@ class Generations:
         found = self._groups.get(group, _UNKNOWN).joined
         return found.generation_id if found else None
 
-    def is_past(self, group: str, generation_id: int) -> bool:
-        """Return whether a newer generation is known."""
-        newest = self.newest(group)
-        return newest is not None and newest > generation_id
-
     def planned(self, group: str) -> Planned | None:
         """Return what was dealt out last."""
         return self._groups.get(group, _UNKNOWN).planned
+
+    def __contains__(self, group: str) -> bool:
+        """Return whether anything is known of the group."""
+        return group in self._groups
 
     def groups(self) -> Iterator[str]:
         """Return the groups that are known."""

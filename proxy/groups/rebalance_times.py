@@ -44,6 +44,10 @@ class Rounds:
         self._groups[group] = _Round(now_s, now_s)
         return True
 
+    def knows(self, group: str) -> bool:
+        """Return whether a JoinGroup of the group passed this process."""
+        return group in self._groups
+
     def syncs(self, group: str, now_s: float) -> float | None:
         """Note that a member asks for its assignment; return the round's seconds, None: unseen."""
         known = self._groups.get(group)

@@ -203,6 +203,9 @@ class ProxyStats:
     assignments_planned: int = _counter("Generations of groups whose lanes keylane assigned.")
     assignments_refused: int = _counter("Plans with a fault; the client's plan was kept.")
     assignments_unplanned: int = _counter("Generations whose members keylane did not know.")
+    rebalances_asked: int = _counter(
+        "Rebalances that keylane asked of a group, whose measured load was out of balance."
+    )
     lanes_moved: int = _counter("Lanes that moved to another member.")
     lane_moves: Counter[str] = _counters(
         "reason", "Lanes that moved in groups of the consumer protocol, by reason."

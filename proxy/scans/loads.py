@@ -86,6 +86,15 @@ class LaneLoads(SplitTable[_PartitionLoad]):
         """Return rates by lane index, without lanes of partitions that were not read yet."""
         return self._rates(view, 1)
 
+    def record_count(self, view: View) -> float:
+        """Return the records that the present rates were measured by, older ones in part."""
+        now_s, count = self._clock(), 0.0
+        for partition in range(view.layout.partition_count):
+            load = self._by_split.get(view.partition_split(partition))
+            if load is not None:
+                count += float(load.decayed(now_s)[1].sum())
+        return count
+
     def _rates(self, view: View, row: int) -> dict[int, float]:
         now_s = self._clock()
         rates: dict[int, float] = {}

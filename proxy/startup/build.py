@@ -91,8 +91,7 @@ class Parts:
 
 def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     """Make the parts of a node. Raises: ConfigInvalid."""
-    stats, health = ProxyStats(), Health()
-    upkeep = Upkeep(SetAside(time.monotonic), Watched())
+    stats, health, upkeep = ProxyStats(), Health(), Upkeep(SetAside(time.monotonic), Watched())
     config, plan = fit_memory(config)
     cluster = Cluster(config, stats, on_brokers=calls.on_brokers, on_grown=calls.rejoin)
     budget = budget_of(raise_limit(), config)
@@ -127,9 +126,9 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         switches=shared.switches,
         next_epoch=partial(next_epoch, cluster),
     )
-    describer = build_describer(shared, tallies)
     control: ControlServer | None = None
     if config.control is not None:
+        describer = build_describer(shared, tallies)
         control = make_control(config.control, describer, base, shared, settings, nodes.group)
     return Parts(
         base=base,
@@ -260,9 +259,14 @@ def note_past(groups: GroupOffsets, cluster: Cluster, block: ScannedBlock) -> No
 
 def build_describer(shared: Shared, tallies: LaneTallies) -> GroupDescriber:
     """Return what describes groups on their lanes."""
-    generations, misplaced = shared.generations, shared.fetcher.misplaced.of
     return GroupDescriber(
-        shared.cluster, shared.groups, shared.loads, tallies, generations, misplaced
+        shared.cluster,
+        shared.groups,
+        shared.loads,
+        tallies,
+        shared.generations,
+        shared.consumer_groups,
+        shared.fetcher.misplaced.of,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from keylane.config.node import ProxyConfig
 from keylane.config.own_names import OWN_TOPICS
@@ -14,7 +13,7 @@ from keylane.proxy.apis.shared.context import Shared
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.control.api.assignments import ClusterTopics
 from keylane.proxy.control.auth import ControlGuard
-from keylane.proxy.control.describe import GroupDescriber, ask_group
+from keylane.proxy.control.describe import GroupDescriber
 from keylane.proxy.control.door import make_door
 from keylane.proxy.control.gauges import GroupGauges, NodeGauges
 from keylane.proxy.control.health import Health
@@ -92,12 +91,12 @@ def make_control(
 
     def lane_groups() -> list[str]:
         """Groups that have joined here, then those that have offsets of lanes."""
-        joined = sorted(shared.generations.groups())
+        joined = sorted({*shared.generations.groups(), *shared.consumer_groups.names()})
         known = sorted({key.group for key, _ in shared.groups.states()}.difference(joined))
         return joined + known
 
     cluster_topics = ClusterTopics(cluster)
-    topics = make_topics(cluster, cluster_topics, shared)
+    topics = make_topics(describer, cluster_topics, shared)
     gauges = GroupGauges(shared.groups.states, shared.fetcher.log_ends, shared.fetcher.lane_count)
     live = LiveFeed(
         describer,
@@ -131,23 +130,20 @@ def make_control(
     )
 
 
-def make_topics(cluster: Cluster, topics: ClusterTopics, shared: Shared) -> TopicDescriber:
+def make_topics(describer: GroupDescriber, topics: ClusterTopics, shared: Shared) -> TopicDescriber:
     """Return what describes topics with lanes, and finds the place of a key."""
 
     def topic_groups(topic_id: uuid.UUID) -> dict[str, bool]:
         """Groups that have offsets of the topic's lanes, then those that have joined here."""
         known = {key.group for key, _ in shared.groups.states() if key.topic_id == topic_id}
-        joined = sorted(set(shared.generations.groups()) - known)
+        met = {*shared.generations.groups(), *shared.consumer_groups.names()}
+        joined = sorted(met - known)
         return dict.fromkeys(sorted(known), True) | dict.fromkeys(joined, False)
 
-    async def ask(group: str) -> Any:
-        _, described = await ask_group(cluster, group)
-        return described
-
     return TopicDescriber(
-        cluster.registry,
+        shared.cluster.registry,
         topics,
         misplaced=shared.fetcher.misplaced.of,
         groups=topic_groups,
-        ask=ask,
+        ask=describer.holders,
     )

@@ -26,7 +26,7 @@ from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX
 from keylane.offsets.records.journal import read_key, read_layout, read_positions, read_range
 from keylane.producers.resequence import resequence
-from keylane.proxy.apis.groups.sync_group import read_sticky_data
+from keylane.proxy.groups.dealing import read_sticky_data
 from keylane.wire.batch import read_batch_header
 from keylane.wire.endpoints import read_endpoints, rewrite_brokers
 from keylane.wire.fetch import (

@@ -76,6 +76,25 @@ class Seen:
             )
             last[sighting.key] = number
 
+    def assert_one_owner_at_a_time(self) -> None:
+        """No lane is assigned to a member while another one that lives has it, by their reports.
+
+        A killed member reports nothing more; its lanes go over to others.
+        """
+        owners: dict[int, str] = {}
+        for member, reported in self.events:
+            event = reported["event"].removeprefix("partitions_")
+            lanes = set(reported.get("lanes", ()))
+            lanes |= {each["partition"] for each in reported.get("partitions", ())}
+            if event == "killed":
+                lanes = {lane for lane, owner in owners.items() if owner == member}
+            for lane in lanes:
+                if event == "assigned":
+                    owner = owners.setdefault(lane, member)
+                    assert owner == member, f"lane {lane} is at {owner} and at {member}"
+                elif event in {"revoked", "lost", "killed"} and owners.get(lane) == member:
+                    del owners[lane]
+
     def assert_nothing_committed_again(self) -> None:
         """No record is seen after a commit that covers it was acknowledged."""
         commits = iter(sorted(self.commits))
@@ -124,16 +143,18 @@ class Group:
         self, library: str, name: str, options: dict[str, Any]
     ) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "tests.integration.member", library]
-        command += ["--bootstrap", self.bootstrap, "--group", self.group]
+        bootstrap = options.get("bootstrap", self.bootstrap)
+        command += ["--bootstrap", bootstrap, "--group", self.group]
         command += ["--topic", self.topic, "--name", name]
-        for key, value in options.items():
+        for key, value in (item for item in options.items() if item[0] != "bootstrap"):
             command += [f"--{key.replace('_', '-')}", str(value)]
         with open(self.log_folder / f"{name}.log" if self.log_folder else os.devnull, "ab") as log:
             return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
 
     def _start_java(self, options: dict[str, Any]) -> subprocess.Popen[str]:
         assignor = options.get("assignor", "org.apache.kafka.clients.consumer.RangeAssignor")
-        command = ["--bootstrap-server", self.bootstrap, "--group-id", self.group]
+        bootstrap = options.get("bootstrap", self.bootstrap)
+        command = ["--bootstrap-server", bootstrap, "--group-id", self.group]
         command += ["--topic", self.topic, "--verbose", "--reset-policy", "earliest"]
         if options.get("protocol") == "consumer":
             command += ["--group-protocol", "consumer"]
@@ -146,6 +167,14 @@ class Group:
         """SIGKILL a member."""
         self.processes[name].kill()
         self.processes[name].wait()
+        with self._changed:
+            self.seen.events.append((name, {"event": "killed"}))
+            self.seen.lanes[name].clear()
+
+    def leave(self, name: str) -> None:
+        """Have a member close its consumer, and wait for its end."""
+        self.processes[name].terminate()
+        self.processes[name].wait(30)
 
     def wait(self, condition: Callable[[Seen], bool], *, timeout_s: float, what: str) -> None:
         """Wait until the members have reported enough."""
@@ -198,6 +227,21 @@ class Group:
             return len(held) == count == len(set(held)) and all(seen.lanes[n] for n in living)
 
         self.wait(is_spread, timeout_s=timeout_s, what=f"{count} lanes at living members")
+
+    def wait_for_members(self, count: int, *, timeout_s: float = 60) -> None:
+        """Wait until so many living members hold a partition or a lane."""
+
+        def are_there(seen: Seen) -> bool:
+            living = [name for name, p in self.processes.items() if p.poll() is None]
+            return sum(bool(seen.lanes[name]) for name in living) >= count
+
+        self.wait(are_there, timeout_s=timeout_s, what=f"{count} members with work")
+
+    def wait_for_more(self, count: int, *, timeout_s: float = 60) -> None:
+        """Wait until the group has got so many records more."""
+        until = len(self.seen.sightings) + count
+        wanted = f"{count} more records"
+        self.wait(lambda seen: len(seen.sightings) >= until, timeout_s=timeout_s, what=wanted)
 
     def stop(self) -> None:
         """End all members, cleanly first."""

@@ -129,7 +129,7 @@ def run_confluent(args: argparse.Namespace) -> None:
             ends[lane] = offset + 1
         try:
             consumer.commit(
-                offsets=[Place(args.topic, lane, at) for lane, at in ends.items()],
+                offsets=[Place(str(good[0].topic()), lane, at) for lane, at in ends.items()],
                 asynchronous=False,
             )
         except KafkaException as error:

@@ -136,8 +136,8 @@ def ask(opened: socket.socket, api_key: int, version: int, wanted: dict[str, Any
 
 @pytest.fixture
 def proxy(keylane: Any) -> Any:
-    """A proxy for this module, so that its counters are those of these tests."""
-    return keylane("back*=4")
+    """A proxy for this module, whose members deal out lanes as each test has it."""
+    return keylane("back*=4", args=("--assignor", "*=client"))
 
 
 @pytest.fixture

@@ -126,7 +126,7 @@ class World:
         """The answer comes to keylane, and on to the client unless it is lost."""
         client = answer.client
         client.is_waiting = False
-        member = self.group.take(client.member_id, None, answer.word)
+        member = self.group.take(client.member_id, answer.word)
         self.group.begin_grace(INTERVAL_S)
         if self.group.epoch > self.group.listed_epoch:
             self.look()

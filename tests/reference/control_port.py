@@ -15,7 +15,7 @@ from keylane.config.security import SecurityConfig
 from keylane.errors import UpstreamLost
 from keylane.proxy.control.api.assignments import ClusterTopics
 from keylane.proxy.control.auth import ControlGuard
-from keylane.proxy.control.describe import GroupReport
+from keylane.proxy.control.describe import GroupReport, read_owners
 from keylane.proxy.control.door import ControlDoor, make_door
 from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
@@ -160,7 +160,7 @@ class ControlPort:
         described = self.groups[group]
         if isinstance(described, Exception):
             raise described
-        return described
+        return read_owners(described), described.members
 
     @property
     def url(self) -> str:

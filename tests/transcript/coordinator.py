@@ -101,3 +101,9 @@ def all_of(dealt: dict[str, list[Any]]) -> list[Any]:
 
 def partitions_of(lanes: Iterable[tuple[str, int]]) -> set[int]:
     return {index % 2 for _, index in lanes}
+
+
+async def kept(group: Coordinator, **how: Any) -> bool:
+    """Whether the client's assignment passes as it is."""
+    sent = {name: assignment([("orders", number)]) for number, name in enumerate(group.members)}
+    return await group.sync(sent, **how) == sent

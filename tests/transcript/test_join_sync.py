@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import uuid
-from typing import Any
 
 import pytest
 
-from keylane.config.node import GroupRule, LaneRule
-from keylane.proxy.apis.groups import sync_group
+from keylane.config.node import GroupRule
+from keylane.proxy.groups import dealing
 from tests.transcript.consumer_protocol import assignment, lanes_of, sticky_data, subscription
 from tests.transcript.coordinator import (
     COOPERATIVE,
@@ -19,10 +18,11 @@ from tests.transcript.coordinator import (
     SYNC,
     Coordinator,
     all_of,
+    kept,
     partitions_of,
     world,
 )
-from tests.transcript.fake import FakeContext, is_relayed, make_request, serve, versions
+from tests.transcript.fake import make_request, serve, versions
 
 
 @pytest.mark.parametrize("join_version", versions(JOIN))
@@ -51,24 +51,6 @@ async def test_the_leaders_lanes_are_replaced(join_version, sync_version) -> Non
     assert got["a"][:2] == b"\0\1"
     assert [lanes_of(raw)[1] for raw in got.values()] == [b"mine", b""]
     assert context.stats.assignments_planned == 1
-
-
-@pytest.mark.parametrize("api_key", [JOIN, SYNC])
-@pytest.mark.parametrize(
-    "rules", [(), (GroupRule(group="other", assignor="key-range"),), (GroupRule(group="*"),)]
-)
-async def test_other_groups_pass_as_bytes(api_key, rules) -> None:
-    """Without a rule, under another's, or with `assignor: client`, nothing is decoded."""
-    context = FakeContext(LaneRule(topic="orders", lanes=4), groups=rules)
-
-    for version in versions(api_key):
-        request = make_request(api_key, version, {"group_id": GROUP, "member_id": "m"})
-        body = bytes(request.body)
-        context.expect(api_key, body, b"whatever")
-
-        assert is_relayed(context, request)
-        assert (await serve(context, request)).endswith(b"whatever")
-    assert not list(context.generations.groups())
 
 
 @pytest.mark.parametrize("version", versions(SYNC))
@@ -311,12 +293,6 @@ async def test_an_unknown_member_gets_no_lane() -> None:
     assert lanes_of(got["ghost"])[0] == [("plain", 1)]
 
 
-async def kept(group: Coordinator, **how: Any) -> bool:
-    """Whether the client's assignment passes as it is."""
-    sent = {name: assignment([("orders", number)]) for number, name in enumerate(group.members)}
-    return await group.sync(sent, **how) == sent
-
-
 async def test_a_generation_that_was_not_seen_keeps_the_clients_plan(caplog) -> None:
     """The proxy was started since the JoinGroup. It says so once."""
     context = world()
@@ -378,7 +354,7 @@ async def test_a_bad_plan_is_refused(fault, monkeypatch, caplog) -> None:
         "gap": {"a": lanes[1:], "b": (), "c": ()},
         "stranger": {"a": lanes[1:], "b": (), "c": lanes[:1]},
     }
-    monkeypatch.setattr(sync_group, "plan_sticky", lambda *_: plans[fault])
+    monkeypatch.setattr(dealing, "plan_sticky", lambda *_: plans[fault])
     context = world()
     group = Coordinator(context)
     said = subscription("orders")
@@ -399,7 +375,7 @@ async def test_a_planner_that_fails_does_not_stop_the_group(monkeypatch, caplog)
     def fail(*_: object) -> None:
         raise IndexError("ours")
 
-    monkeypatch.setattr(sync_group, "plan_sticky", fail)
+    monkeypatch.setattr(dealing, "plan_sticky", fail)
     group = Coordinator(world())
     await group.join({"a": subscription("orders")})
 
@@ -414,7 +390,7 @@ async def test_a_planner_that_fails_does_not_stop_the_group(monkeypatch, caplog)
 async def test_a_first_step_that_adds_lanes_is_refused(monkeypatch) -> None:
     """A step may withhold, never give what the target does not."""
     monkeypatch.setattr(
-        sync_group, "first_step", lambda *_: {"a": tuple(ORDERS_LANES), "b": (ORDERS_LANES[0],)}
+        dealing, "first_step", lambda *_: {"a": tuple(ORDERS_LANES), "b": (ORDERS_LANES[0],)}
     )
     context = world()
     group = Coordinator(context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keylane.config.node import GroupRule, LaneRule
+from keylane.proxy.groups.group_plans import Joined
 from tests.transcript.fake import FakeContext, is_relayed, make_request, serve, versions
 
 JOIN, SYNC = 11, 14
@@ -47,7 +48,11 @@ async def test_groups_of_the_key_range_assignor_are_noted_too() -> None:
     """A SyncGroup that is served is noted as one that passes."""
     context = FakeContext(LANES, groups=(GroupRule(group="*", assignor="key-range"),))
     join = make_request(JOIN, 5, {"group_id": "g", "member_id": "m"})
-    sync = make_request(SYNC, 3, {"group_id": "g", "member_id": "m", "generation_id": 1})
+    named = {"group_id": "g", "member_id": "m", "generation_id": 1}
+    sync = make_request(SYNC, 3, named | {"assignments": [{"member_id": "m", "assignment": b""}]})
+    context.generations.note_joined(
+        "g", Joined(generation_id=1, leader_id="m", protocol_name="range", members=())
+    )
 
     assert is_relayed(context, join)
     assert not is_relayed(context, sync)

@@ -117,7 +117,7 @@ async def _serve(
     lanes, plain = await owned_of(wanted, context)
     before = group.find(member_id)
     owned = plain if plain is not None else (before.plain_owned if before else ())
-    claimed = before.claimed if before is not None else ()
+    claimed = () if before is None else group.claim(before.identity)
     sent = upstream(request, wanted, {*owned, *claimed}, context.registry.physical_name)
     group.begin_join(member_id)
     try:
@@ -130,12 +130,14 @@ async def _serve(
     assigned = await _assigned(answer, group, subscribed, context)
     if assigned is None:
         return _refuse(request, wanted, RefusalReason(AGAIN))
-    identity = identity_of(str(answer.member_id or member_id), wanted.instance_id or _of(before))
+    instance_id = wanted.instance_id or (None if before is None else before.instance_id)
+    identity = identity_of(str(answer.member_id or member_id), instance_id)
     client = wanted.instance_id or request.header.client_id or ""
     timeout_s = wanted.rebalance_timeout.total_seconds()
     word = Word(
         order=order,
         member_id=str(answer.member_id or member_id),
+        instance_id=instance_id,
         epoch=int(answer.member_epoch),
         is_join=wanted.member_epoch == JOIN_EPOCH,
         is_full=is_full(wanted),
@@ -151,10 +153,6 @@ async def _serve(
     return await _answer(request, wanted, answer, (identity, word), group, context)
 
 
-def _of(member: GroupMember | None) -> str | None:
-    return None if member is None else member.instance_id
-
-
 async def _answer(
     request: Request,
     wanted: Any,
@@ -165,18 +163,15 @@ async def _answer(
 ) -> Buffers:
     """Take the word into the group, and answer with what comes of it."""
     name, (identity, word) = str(wanted.group_id), said
-    before = group.members.get(identity)
-    claimed = before.claimed if before is not None else frozenset()
-    member = group.take(identity, wanted.instance_id or _of(before), word)
+    member = group.take(identity, word)
     group.begin_grace(answer.heartbeat_interval.total_seconds())
-    if group.epoch > group.listed_epoch or (word.parts is not None and claimed - word.parts):
+    if group.epoch > group.listed_epoch or group.gives_up(identity):
         await look_at_members(name, group, context)
     await plan_lanes(name, group, context)
     if group.members.get(identity) is not member:
         return _refuse(request, wanted, RefusalReason(ErrorCode.unknown_member_id))
     context.groups.check_ownership(name)  # from here on the member may hold what it is given
     given = group.give(identity, context.clock())
-    group.release_claims()
     is_asked = word.is_join or word.is_full
     changes = group.take_unwritten()
     try:

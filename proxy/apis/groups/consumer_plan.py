@@ -38,7 +38,7 @@ async def _plan(name: str, group: ConsumerGroup, context: Context) -> None:
     names = NO_NAMES.union(*(one.subscribed.names for one in group.members.values()))
     views = await find_names(names, context)
     rule = context.config.group_rule(name)
-    joined = rule is not None and rule.co_partitioned
+    joined = rule is not None and rule.co_partitioned is True
     topics = {
         each: GroupTopic(
             lanes=lane_topic(each, view, context, is_co_partitioned=joined),

@@ -4,9 +4,9 @@ Behaviour: among many nodes a group is listed by the node that serves it, once i
 ask every pair of node and broker, and librdkafka's adds up the answers.
 Topics that keylane adds to the subscriptions of members of lanes are taken out of the answer;
 without any it passes as bytes.
-A KIP-848 member is refused lanes, but may have joined at a broker's own address, where it has whole
-partitions. If it has a partition of a topic whose own name means lanes, it is shown with all lanes
-of it, like offsets of the group.
+A KIP-848 member is shown with its lanes and those that it is to get, by its names of topics. One
+that has joined at a broker's own address has whole partitions: if it has a partition of a topic
+whose own name means lanes, it is shown with all lanes of it, like offsets of the group.
 Not done: transactions are listed once per node.
 
 Source: docs/decisions/024; KIP-848.
@@ -17,12 +17,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from kio.schema.types import TopicName
+from kio.static.primitive import i32
+
 from keylane.assignor.protocol import take_hidden_names
+from keylane.proxy.apis.groups.consumer_wire import KEY_RANGE
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import CONSUMER
-from keylane.proxy.apis.shared.lane_wishes import show_answer, show_numbers
+from keylane.proxy.apis.shared.lane_wishes import show_numbers, shows_lanes
 from keylane.proxy.apis.shared.relay import forward
 from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.groups.consumer_group import ConsumerGroup
+from keylane.proxy.groups.consumer_members import GroupMember, Lanes
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.group_members import read_described_groups, replace_bytes, splice
@@ -50,22 +56,66 @@ def without_hidden_names(request: Request, frame: Frame, context: Context) -> Bu
 
 async def handle_consumer_group_describe(request: Request, context: Context) -> Buffers:
     """Show partitions that members have as lanes, where the topic's own name means lanes."""
-    return await show_answer(request, context, _show_groups)
+    frame = await forward(request, context)
+    answer = request.decode_answer(frame)
+    groups = [await _show_group(request, group, context) for group in answer.groups]
+    shown = replace(answer, groups=tuple(groups))
+    return (frame,) if shown == answer else request.answer_entity(shown)
 
 
-async def _show_groups(answer: Any, context: Context) -> Any:
-    groups = []
-    for group in answer.groups:
-        members = [
-            replace(
-                member,
-                assignment=await _show_lanes(member.assignment, context),
-                target_assignment=await _show_lanes(member.target_assignment, context),
+async def _show_group(request: Request, group: Any, context: Context) -> Any:
+    served = context.consumer_groups.find(str(group.group_id))
+    members = []
+    for entry in group.members:
+        member = None if served is None else served.find(str(entry.member_id))
+        if served is not None and member is not None:
+            members.append(_show_member(request, entry, member, served, context))
+            continue
+        if shows_lanes(context):
+            entry = replace(
+                entry,
+                assignment=await _show_lanes(entry.assignment, context),
+                target_assignment=await _show_lanes(entry.target_assignment, context),
             )
-            for member in group.members
-        ]
-        groups.append(replace(group, members=tuple(members)))
-    return replace(answer, groups=tuple(groups))
+        members.append(entry)
+    assignor = group.assignor_name if served is None else KEY_RANGE
+    return replace(group, members=tuple(members), assignor_name=assignor)
+
+
+def _show_member(
+    request: Request, entry: Any, member: GroupMember, served: ConsumerGroup, context: Context
+) -> Any:
+    """Return a kio member entry with lanes for the partitions of lane topics."""
+    physical = context.registry.physical_name
+    named = {physical(name): name for name in member.subscribed.names}
+    target = served.target.get(member.identity, member.given)
+    return replace(
+        entry,
+        subscribed_topic_names=tuple(
+            TopicName(named.get(str(name), str(name))) for name in entry.subscribed_topic_names
+        ),
+        assignment=_with_lanes(request, entry.assignment, member.given, served),
+        target_assignment=_with_lanes(request, entry.target_assignment, target, served),
+    )
+
+
+def _with_lanes(request: Request, assignment: Any, lanes: Lanes, served: ConsumerGroup) -> Any:
+    hidden = {topic.topic_id for topic in served.topics.values()}
+    shown = [each for each in assignment.topic_partitions if each.topic_id not in hidden]
+    by_topic: dict[str, list[int]] = {}
+    for name, index in sorted(lanes):
+        by_topic.setdefault(name, []).append(index)
+    make: Any = request.answer_module
+    shown += [
+        make.TopicPartitions(
+            topic_id=served.topics[name].view_id,
+            topic_name=TopicName(name),
+            partitions=tuple(map(i32, indexes)),
+        )
+        for name, indexes in by_topic.items()
+        if name in served.topics
+    ]
+    return replace(assignment, topic_partitions=tuple(shown))
 
 
 async def _show_lanes(assignment: Any, context: Context) -> Any:

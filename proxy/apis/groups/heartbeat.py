@@ -7,9 +7,13 @@ member and over its connection. If the broker refuses that, a later heartbeat re
 Heartbeats also carry a late stable offset that could not be pushed in the name of the last
 committer. A node that has taken the group over loads its offsets for that, with the first
 heartbeat.
+If measured load is out of balance, so that the busiest member could have a tenth less, the leader
+is answered REBALANCE_IN_PROGRESS: it joins again, and lanes are assigned anew. That happens
+`load_rebalance_interval_s` after the last such time at the earliest, and a rule
+(`rebalance_by_load`) switches it off.
 Not done: groups without members, whose offsets expire as they do direct.
 
-Source: docs/decisions/025; Kafka protocol guide, Heartbeat.
+Source: docs/decisions/025 and 045; Kafka protocol guide, Heartbeat.
 """
 
 from __future__ import annotations

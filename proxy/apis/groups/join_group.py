@@ -10,11 +10,13 @@ with INCONSISTENT_GROUP_PROTOCOL before the broker sees it, so that these go on.
 another name that came in past this node is left out of the leader's plan.
 An answer with a generation and no leader comes from a group whose partitions the broker assigns
 (KIP-848): to a member of lanes these would be lanes. It is refused the same way.
-If a rule gives a group the key-range assignor, its generation is noted for SyncGroup.
+If keylane assigns the lanes of a group, its generation is noted for SyncGroup.
 Not done: Kafka Streams (protocol `stream`) and Connect keep their own assignors, whose
-assignments carry more than partitions.
+assignments carry more than partitions. An assignor that comes with no client library is kept
+unless a rule says otherwise.
 
-Source: Kafka protocol guide, JoinGroup; docs/decisions/024; ClassicGroup.computeSubscribedTopics.
+Source: Kafka protocol guide, JoinGroup; docs/decisions/024 and 045;
+ClassicGroup.computeSubscribedTopics.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from keylane.assignor.protocol import (
     split_names,
 )
 from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
+from keylane.proxy.apis.groups.seen_lanes import UNKNOWN_GENERATION, note_lanes
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import (
     CONSUMER,
@@ -44,10 +47,11 @@ from keylane.proxy.apis.shared.group_state import (
     ask_group_state,
     has_brokers_members,
 )
-from keylane.proxy.apis.shared.member_ids import note_joining, planned_group
+from keylane.proxy.apis.shared.member_ids import note_joining, read_group
 from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Operation, Request
+from keylane.proxy.groups.assignors import is_foreign, is_replaced
 from keylane.proxy.groups.group_names import (
     NO_NAMES,
     Clash,
@@ -56,7 +60,7 @@ from keylane.proxy.groups.group_names import (
     clashes_of,
     own_clash,
 )
-from keylane.proxy.groups.group_plans import Joined, JoinedMember, identity_of
+from keylane.proxy.groups.group_plans import NOTHING_HELD, Joined, JoinedMember, identity_of
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.group_members import (
@@ -72,7 +76,6 @@ from keylane.wire.group_members import (
 
 log = logging.getLogger("keylane.groups")
 
-STREAMS: Final = "stream"
 INCONSISTENT: Final = ErrorCode.inconsistent_group_protocol
 """Error that all stock clients raise; brokers answer it to a member that does not fit a group."""
 LATER: Final = ErrorCode.coordinator_load_in_progress
@@ -165,6 +168,9 @@ def _judge(
         )
         return (frame,)
     is_follower = answer.leader and not answer.members
+    if is_follower and answer.error_code == 0:
+        group = read_group(request)
+        context.generations.note_leader(group, answer.generation_id, answer.leader)
     asked = None if answer.error_code != 0 or is_follower else find_asked()
     if asked is None:
         return (frame,)
@@ -237,6 +243,8 @@ async def _learn_members(asked: Asked, context: Context) -> bool:
         for one in found.members
     }
     if found.state == STABLE:
+        if context.generations.held(group) is NOTHING_HELD:
+            note_lanes(group, UNKNOWN_GENERATION, found, context)
         physical = cache(context.registry.physical_name)
         said = {key: shown_names(data, physical) for key, data in members.items()}
         names.note_members(group, said)
@@ -347,7 +355,10 @@ def _judge_leader(
         places = {one.metadata.start for one in dropped}
         edits = [edit for edit in edits if edit[0] not in places]
         edits += keep_members(answer, dropped, flexible=flexible)
-    _note_planned(request, asked.join.group_id, answer, metadata, refused, context)
+    if _have_lanes(members, context):
+        _note_planned(asked.join.group_id, answer, metadata, refused, context)
+    else:
+        context.generations.note_left_out(asked.join.group_id)
     if not edits:
         return (frame,)
     return request.with_answer_body(frame, splice(request.answer_body(frame), edits))
@@ -362,10 +373,7 @@ def _note_names(
 ) -> frozenset[str]:
     """Note a generation that has lanes; return member ids that go by another name."""
     names = context.group_names
-    has_lanes = any(
-        context.registry.rule_of(name) is not None for name in NO_NAMES.union(*members.values())
-    )
-    if not has_lanes and group not in names:
+    if not _have_lanes(members, context) and group not in names:
         return frozenset()
     chosen = choose_names(members.values(), physical, names.chosen(group))
     clashes = dict(clashes_of(members, chosen, physical))
@@ -377,12 +385,16 @@ def _note_names(
     return refused
 
 
+def _have_lanes(members: Mapping[str, Names], context: Context) -> bool:
+    names = NO_NAMES.union(*members.values())
+    return any(context.registry.rule_of(name) is not None for name in names)
+
+
 def _identity(one: MemberEntry) -> str:
     return identity_of(one.member_id, one.instance_id)
 
 
 def _note_planned(
-    request: Request,
     group: str,
     answer: JoinAnswer,
     metadata: Mapping[str, bytes],
@@ -390,9 +402,15 @@ def _note_planned(
     context: Context,
 ) -> None:
     """Remember the members of a generation that keylane deals out lanes to."""
-    if planned_group(request, context) is None or answer.leader != answer.member_id:
-        return
-    if answer.protocol_name in {None, STREAMS}:
+    rule, protocol = context.config.group_rule(group), answer.protocol_name
+    if not is_replaced(protocol, rule) or answer.leader != answer.member_id:
+        context.generations.note_left_out(group)
+        if is_foreign(protocol, rule) and context.generations.warn_once(group):
+            log.info(
+                "lanes left to the client's assignor: it is of no client library group=%s "
+                "assignor=%s remedy=set `assignor: key-range` in a rule for lanes by load",
+                group, protocol,
+            )  # fmt: skip
         return
     members = tuple(
         JoinedMember(
@@ -408,7 +426,7 @@ def _note_planned(
         Joined(
             generation_id=answer.generation_id,
             leader_id=answer.leader,
-            protocol_name=str(answer.protocol_name),
+            protocol_name=str(protocol),
             members=members,
         ),
     )

@@ -27,6 +27,7 @@ from keylane.proxy.groups.consumer_groups import ConsumerGroups
 from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes
 from keylane.proxy.groups.group_names import GroupNames
 from keylane.proxy.groups.group_plans import Generations
+from keylane.proxy.groups.load_turns import LoadTurns
 from keylane.proxy.groups.patterns import ComparedPatterns
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
 from keylane.proxy.lanes.fetcher import LaneFetcher
@@ -87,6 +88,8 @@ class Shared:
     """Lanes that are new to their members, of all connections."""
     refreshes: Refreshes = field(init=False)
     """Time when stable offsets of groups are committed again."""
+    load_turns: LoadTurns = field(init=False)
+    """Time when the load of groups is looked at."""
     patterns: ComparedPatterns = field(default_factory=ComparedPatterns)
     """Patterns of subscriptions, compared with lane topics."""
     pattern_turns: PatternTurns = field(init=False)
@@ -100,6 +103,7 @@ class Shared:
     def __post_init__(self) -> None:
         """One cache of views for all sessions, one clock for all groups."""
         self.refreshes = Refreshes(self.config.offsets_refresh_s)
+        self.load_turns = LoadTurns(self.config.load_rebalance_interval_s)
         self.range_views = RangeViews(self.assignments)
         self.pattern_turns = PatternTurns(self.patterns)
 
@@ -181,6 +185,7 @@ class Context:
         self.switches, self.placement = shared.switches, shared.placement
         self.generations, self.consumer_groups = shared.generations, shared.consumer_groups
         self.group_names, self.refreshes = shared.group_names, shared.refreshes
+        self.load_turns = shared.load_turns
         self._turns = turns = shared.turns
         self.in_thread, self.in_turn, self.pause = turns.in_thread, turns.in_turn, turns.pause
         ttl_s = self.config.authorization_ttl_s

@@ -30,6 +30,7 @@ class GroupState:
     error_code: ErrorCode
     state: str
     protocol_type: str
+    protocol_name: str
     members: tuple[Any, ...]
     """kio entries; their metadata is there while the group is stable."""
 
@@ -64,5 +65,6 @@ async def ask_group_state(group: str, context: Context) -> GroupState:
         error_code=found.error_code,
         state=str(found.group_state),
         protocol_type=str(found.protocol_type),
+        protocol_name=str(found.protocol_data),
         members=tuple(found.members),
     )

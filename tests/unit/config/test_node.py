@@ -218,13 +218,13 @@ def test_a_broken_lane_flag_is_refused(text: str) -> None:
 
 
 def test_the_first_group_rule_that_fits_names_the_assignor() -> None:
-    """A group under no rule keeps its client's assignor; rules come from YAML text as well."""
+    """Only a rule keeps a group's own assignor; rules come from YAML text as well."""
     text = "[{group: billing-test, assignor: client}, {group: 'billing-*', assignor: key-range}]"
 
     config = load(bootstrap=UPSTREAM, environment={"KEYLANE_GROUPS": text})
 
     groups = ("billing-eu", "billing-test", "other")
-    assert [config.has_key_range_assignor(group) for group in groups] == [True, False, False]
+    assert [config.has_client_assignor(group) for group in groups] == [False, True, False]
 
 
 def test_an_unknown_assignor_is_refused() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
+import pytest
+
 from keylane.demo.events import (
     CommitFailed,
     Committed,
@@ -205,3 +207,26 @@ def test_the_verdict_sees_invented_records_and_idle_members() -> None:
 
     failed = {check.name for check in checks if not check.passed}
     assert failed == {"processed but never produced", "members that had work"}
+
+
+def test_the_busiest_member_is_compared_with_what_keys_allow() -> None:
+    """Lane 0 has half of all: its member is as busy as it must be; with lane 1 it is too busy."""
+    ledger = Ledger()
+    before = ledger.excess()
+
+    ledger.apply(LanesAssigned(1, 1, (0,)))
+    ledger.apply(LanesAssigned(2, 2, (1, 2)))
+    ledger.apply(LanesAssigned(3, 3, (3,)))
+    for at_ns, (member, lane, count) in enumerate([(1, 0, 50), (2, 1, 20), (2, 2, 10), (3, 3, 20)]):
+        batch = OrderBatch(lane, 0, count - 1, (OrderRun(lane, 0, count),))
+        ledger.apply(Delivered(member, 10 + at_ns, (batch,)))
+    ideal, loads = ledger.excess(), ledger.loads()
+    ledger.apply(LanesReleased(2, 20, (1,), SessionEnd.REVOKED))
+    between = ledger.excess()
+    ledger.apply(LanesAssigned(1, 21, (1,)))
+
+    assert before is None
+    assert between is None
+    assert ideal == 1.0
+    assert loads == pytest.approx({1: 0.5, 2: 0.3, 3: 0.2})
+    assert ledger.excess() == pytest.approx(0.7 / 0.5)

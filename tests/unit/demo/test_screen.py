@@ -21,8 +21,8 @@ VIEW = ScreenView(
     elapsed_s=12.0,
     title="keylane: topic orders",
     members=(
-        MemberView(1, "aiokafka", "reading", (0, 2), 250.0, 1_234, 17),
-        MemberView(2, "kafka-python", "killed", (), 0.0, 99, 0),
+        MemberView(1, "aiokafka", "reading", (0, 2), 250.0, 1_234, 17, 0.125),
+        MemberView(2, "kafka-python", "killed", (), 0.0, 99, 0, 0.0),
     ),
     owners=((1, None), (11, 1)),
     produced=2_000,
@@ -30,6 +30,7 @@ VIEW = ScreenView(
     rate_per_s=250.0,
     keys=500,
     counts=Counts(deliveries=1_340, after_kill=7),
+    excess=1.04,
 )
 
 
@@ -52,6 +53,8 @@ def test_the_picture_holds_the_facts() -> None:
         "waiting 667",
         "after kill 7",
         "0 out of order",
+        "12.5%",
+        "the busiest member has 1.04 x the load that keys allow",
     ):
         assert fact in picture
     assert "partition 1   11  1" in picture
@@ -83,6 +86,7 @@ def test_plain_lines_come_now_and_then() -> None:
     lines = console.file.getvalue().splitlines()
     assert len(lines) == 2
     assert "produced 2,000, processed 1,333" in lines[0]
+    assert lines[0].endswith("busiest member 1.04 x ideal load")
     assert lines[1].endswith("kill -9 member 3")
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.proxy.groups.group_plans import Generations, Joined, JoinedMember, Planned
+from keylane.proxy.groups.group_plans import (
+    NOTHING_HELD,
+    Generations,
+    Joined,
+    JoinedMember,
+    LanesBefore,
+    Planned,
+)
 
 
 def joined(generation_id: int, *, size_bytes: int = 10) -> Joined:
@@ -37,8 +44,7 @@ def test_a_generation_is_found_by_its_number_only() -> None:
     assert generations.joined("g", 4) is None
     assert generations.joined("g", 5) == joined(5)
     assert generations.joined("other", 5) is None
-    assert [generations.is_past("g", number) for number in (4, 5, 6)] == [True, False, False]
-    assert not generations.is_past("other", 4)
+    assert generations.newest("g") == 5
 
 
 def test_a_plan_outlives_the_next_join() -> None:
@@ -89,3 +95,54 @@ def test_memory_is_bounded(steps: list[tuple[int, bool, int]]) -> None:
         generations.check()
 
     assert f"g{steps[-1][0]}" in generations.groups()
+
+
+def test_the_newest_lanes_are_held_whichever_side_dealt_them_out() -> None:
+    """A generation that the client dealt out comes behind one of keylane, and before the next."""
+    generations = Generations()
+    before = generations.held("g")
+    seen = LanesBefore(6, {"m": (("t", 9),)})
+
+    generations.note_planned("g", planned(5))
+    dealt = generations.held("g")
+    generations.note_seen("g", joined(6), seen)
+    found = generations.held("g")
+    generations.note_planned("g", planned(7))
+
+    assert before is NOTHING_HELD
+    assert dealt == LanesBefore(5, planned(5).lanes)
+    assert found is seen
+    assert generations.held("g").generation_id == 7
+
+
+def test_members_and_lanes_of_a_generation_are_current() -> None:
+    """A plan without its members, or of another generation, says nothing about this one."""
+    generations = Generations()
+    generations.note_joined("g", joined(4))
+    unplanned = generations.current("g", 4)
+    generations.note_planned("g", planned(4))
+    seen = LanesBefore(5, {})
+    generations.note_seen("g", joined(5), seen)
+
+    assert unplanned is None
+    assert generations.current("g", 4) == (joined(4), LanesBefore(4, planned(4).lanes))
+    assert generations.current("g", 5) == (joined(5), seen)
+    assert generations.current("g", 6) is None
+
+
+def test_a_leader_is_known_for_its_generation() -> None:
+    """Until keylane has no part in the group's newest generation any more."""
+    generations = Generations()
+    generations.note_leader("other", 4, "m")
+    generations.note_joined("g", joined(4))
+    first = generations.leader("g", 4)
+
+    generations.note_leader("g", 5, "n")
+    second = generations.leader("g", 4), generations.leader("g", 5)
+    generations.note_left_out("g")
+    generations.note_left_out("other")
+
+    assert (first, second) == ("m", (None, "n"))
+    assert generations.leader("g", 5) is None
+    assert generations.newest("g") is None
+    assert "other" not in generations

@@ -150,3 +150,15 @@ def test_a_split_that_is_forgotten_gives_its_room_back() -> None:
     measured.loads.forget(key)
 
     assert measured.loads.output_count == 0 and measured.loads.bytes_per_s(VIEW) == {}
+
+
+def test_records_fade_with_the_rates() -> None:
+    """The count behind a rate: 15 records now, and few after five minutes of silence."""
+    measured = Measured()
+    measured.scan(0, 0, 1000, 500)
+
+    counts = [measured.loads.record_count(VIEW)]
+    measured.now_s = MEMORY_S
+    counts.append(measured.loads.record_count(VIEW))
+
+    assert counts == [15, pytest.approx(15 / np.e)]

@@ -1,0 +1,113 @@
+"""Groups of stock members on skewed keys, without any setting: load moves their lanes."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from tests.integration.harness import Group, Seen, produce
+from tests.integration.test_key_range_assignor import COOPERATIVE, JAVA, KEYS, metric
+
+MEMBERS = 32 if os.environ.get("KEYLANE_LARGE_GROUPS") else 8
+"""So many Python processes are much for a small computer, of which CI has one."""
+PARTITIONS, LANES = 2, 64
+LANE_COUNT = PARTITIONS * LANES
+KEY_COUNT, RECORDS = 1_000, 20_000
+MARGIN = 1.10
+SOON = {"KEYLANE_LOAD_REBALANCE_INTERVAL_S": "20"}
+"""Instead of ten minutes: load is weighed after 2 s."""
+
+
+def zipf_keys() -> list[str]:
+    """Keys of all records: the key with rank n has 1/n of the records of the first."""
+    total = sum(1 / rank for rank in range(1, KEY_COUNT + 1))
+    keys = []
+    for rank in range(1, KEY_COUNT + 1):
+        keys += [f"key-{rank}"] * max(1, round(RECORDS / rank / total))
+    return keys
+
+
+def excess_of(seen: Seen, records: Counter[int]) -> float:
+    """Load of the busiest member, in times of what keys allow: the mean, or the heaviest lane."""
+    mean = records.total() / len(seen.lanes)
+    busiest = max(sum(records[lane] for lane in lanes) for lanes in seen.lanes.values())
+    return busiest / max(mean, *records.values())
+
+
+@pytest.mark.timeout(420)
+@pytest.mark.parametrize(
+    ("libraries", "assignor"),
+    [
+        (("aiokafka", "confluent", "kafka-python"), "roundrobin"),
+        (("confluent",), COOPERATIVE),
+        (("java",), JAVA + "RangeAssignor"),
+    ],
+    ids=["all", "cooperative", "java"],
+)
+def test_a_group_on_skewed_keys_gets_balanced(libraries, assignor, kafka, keylane, topic) -> None:
+    """They join before any load is known, and nothing but load makes them rebalance."""
+    name = topic("skewed", partitions=PARTITIONS)
+    proxy = keylane(f"skewed-*={LANES}", environment=SOON)
+    count = 4 if libraries == ("java",) else MEMBERS
+
+    options = {"assignor": assignor, "session_timeout_ms": 30_000}
+    with Group(proxy.bootstrap, name, f"g-{name}", **options) as group:
+        for number in range(count):
+            group.add(libraries[number % len(libraries)])
+        group.wait_for_lanes(LANE_COUNT, timeout_s=120)
+        values = produce(kafka, name, zipf_keys(), rounds=1, codecs=["lz4"])
+        group.wait_for_values(values, timeout_s=120)
+        first = {(one.lane, one.offset) for one in group.seen.sightings}
+        records = Counter(lane for lane, _ in first)
+        before = excess_of(group.seen, records)
+
+        group.wait(
+            lambda seen: (
+                sum(map(len, seen.lanes.values())) == LANE_COUNT
+                and excess_of(seen, records) <= MARGIN
+            ),
+            timeout_s=180,
+            what=f"the busiest member, at {before:.2f} of what keys allow, at {MARGIN}",
+        )
+
+    asked = metric(proxy.control, "keylane_rebalances_asked_total")
+    assert records.total() == len(values)
+    assert asked >= (before > MARGIN)
+    assert metric(proxy.control, "keylane_assignments_unplanned_total") == 0
+
+
+def test_a_rule_keeps_the_clients_assignor(kafka, keylane, topic) -> None:
+    """Round robin gives each member every second lane, whatever their load."""
+    name = topic("lanes16")
+    proxy = keylane("lanes16-*=16", args=("--assignor", "g-*=client"), environment=SOON)
+
+    with Group(proxy.bootstrap, name, f"g-{name}", assignor="roundrobin") as group:
+        group.add("aiokafka", 2)
+        group.wait_for_lanes(16)
+        group.wait_for_values(produce(kafka, name, zipf_keys()[:5_000], rounds=1))
+
+        lanes = sorted(sorted(each) for each in group.seen.lanes.values())
+    assert lanes == [list(range(0, 16, 2)), list(range(1, 16, 2))]
+    assert metric(proxy.control, "keylane_assignments_planned_total") == 0
+    assert metric(proxy.control, "keylane_rebalances_asked_total") == 0
+
+
+def test_a_restarted_keylane_finds_the_lanes_of_eager_members(kafka, keylane, topic) -> None:
+    """Their client dealt them out before an upgrade, say: a third member takes from both."""
+    name = topic("lanes16")
+    proxy = keylane("lanes16-*=16")
+
+    options = {"assignor": "roundrobin", "session_timeout_ms": 30_000}
+    with Group(proxy.bootstrap, name, f"g-{name}", **options) as group:
+        group.add("confluent", 2)
+        group.wait_for_lanes(16)
+        group.wait_for_values(produce(kafka, name, KEYS, rounds=5))
+        before = {member: set(lanes) for member, lanes in group.seen.lanes.items()}
+        proxy.restart()
+        group.add("confluent")
+        group.wait_for_lanes(16)
+
+        for member, lanes in before.items():
+            assert group.seen.lanes[member] <= lanes
