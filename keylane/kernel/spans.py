@@ -229,10 +229,10 @@ def _read_record(at: int, end: int) -> tuple[int, int, int, int, int]:
 
 @leaf
 def _point_of(key: int, key_size: int, offset: int, hashing: Any, cursor: Any) -> np.uint64:
+    if hashing is None:  # known when it is compiled: the loop for XXH64 has nothing of the other
+        return hash_key(key, key_size) if key_size >= 0 else hash_offset(offset)
     if key_size < 0:
         return hash_offset(offset)
-    if hashing.size == 0:
-        return hash_key(key, key_size)
     return hash_placed(key, key_size, offset, hashing, cursor)
 
 
@@ -270,7 +270,7 @@ def _walk_batch(
         if index == 0:
             cursor[2] = base_offset + delta
         previous, lane = delta, np.int64(0)
-        if limits.size > 1 or hashing.size > 0:
+        if limits.size > 1 or hashing is not None:
             point = _point_of(key, key_size, base_offset + delta, hashing, cursor)
             lane = interval_of_hash(point, limits, guide)
         if output_of.size > 0:
@@ -355,8 +355,7 @@ def walk_batches(
     progress (PROGRESS_SIZE,) int64  out; stops at the first bad batch, all before it is complete
     cursor   (CURSOR_SIZE,) int64  scratch, 0 at first, and [4] as `hash_placed` wants it
     """
-    progress[s.STATUS] = s.OK
-    progress[s.DONE_HOLES] = progress[s.DONE_MARKERS] = 0
+    progress[s.STATUS], progress[s.DONE_HOLES], progress[s.DONE_MARKERS] = s.OK, 0, 0
     progress[s.COVERED_OFFSET] = table[0, s.BASE_OFFSET]
     batch = 0
     while batch < table.shape[0]:
@@ -364,6 +363,10 @@ def walk_batches(
         is_control = row[s.ATTRIBUTES] & CONTROL_BIT != 0
         if is_control:
             status = _walk_control(row, markers, progress)
+        elif hashing.size == 0:
+            status = _walk_batch(
+                row, limits, guide, output_of, None, ends, lanes, entries, entry_of, cursor
+            )
         else:
             status = _walk_batch(
                 row, limits, guide, output_of, hashing, ends, lanes, entries, entry_of, cursor
