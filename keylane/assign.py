@@ -14,6 +14,7 @@ from keylane.assignor.model import LaneTopic, Loads, Member
 from keylane.assignor.range_plan import RangePlan
 from keylane.assignor.sticky import plan_sticky
 from keylane.errors import ConfigInvalid
+from keylane.keyrange.hash import HashName
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import LANE_COUNT_MAX, WHOLE, KeyRange, merge_ranges
 
@@ -39,6 +40,7 @@ def assign(
     lanes: int | None = None,
     plans: Sequence[RangePlan] = (),
     loads: Loads | None = None,
+    hash: HashName = "xxh64",  # noqa: A002 - the name of the lane rule's key
 ) -> Assignment:
     """Deal out every partition of the topics to the members, whole or in key ranges.
 
@@ -49,6 +51,8 @@ def assign(
     lanes    lanes per partition for `sticky-load`; by default 4 per member or 16, if that is more
     plans    cuts made from measured load, at most one per topic, in place of `lanes`
     loads    bytes per second by (topic, lane index), in place of what the plans predict
+    hash     of keys; `murmur2` gives ranges of the space of lanes by Kafka's default partitioner
+             (`KeyHash`), whose points depend on the number of lanes: `lanes` is needed
 
     Every hash of every partition is at exactly one member. Same input, same answer.
 
@@ -62,8 +66,12 @@ def assign(
     if strategy != "sticky-load":
         if lanes is not None or plans or loads:
             raise ConfigInvalid(f"strategy {strategy}: lanes and loads are for sticky-load alone")
+        if hash != "xxh64":
+            raise ConfigInvalid(f"strategy {strategy}: cuts by members, which lanes by {hash} lack")
         return _assign_plain(_PLAIN[strategy], topics, group)
-    cuts = _cut_topics(topics, len(group), lanes, plans)
+    if hash != "xxh64" and (lanes is None or plans):
+        raise ConfigInvalid(f"hash {hash}: needs a number of lanes, and takes no plan")
+    cuts = _cut_topics(topics, len(group), lanes, plans, hash)
     if loads is None:
         loads = {lane: load for plan in plans for lane, load in plan.loads().items()}
     return _assign_lanes(cuts, group, loads)
@@ -120,7 +128,11 @@ def _assign_plain(
 
 
 def _cut_topics(
-    topics: Mapping[str, int], member_count: int, lanes: int | None, plans: Sequence[RangePlan]
+    topics: Mapping[str, int],
+    member_count: int,
+    lanes: int | None,
+    plans: Sequence[RangePlan],
+    key_hash: HashName,
 ) -> dict[str, LaneLayout]:
     by_topic = {plan.topic: plan for plan in plans}
     if len(by_topic) != len(plans):
@@ -139,7 +151,7 @@ def _cut_topics(
     for topic, count in topics.items():
         found = by_topic.get(topic)
         lane_count = lanes or _count_lanes(count, member_count)
-        cuts[topic] = found.layout() if found else LaneLayout(count, lane_count)
+        cuts[topic] = found.layout() if found else LaneLayout(count, lane_count, hash=key_hash)
     lane_total = sum(layout.index_count for layout in cuts.values())
     if lane_total > LANES_MAX:
         raise ConfigInvalid(f"lanes: {lane_total} in all topics, at most {LANES_MAX}")

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from keylane.errors import KeylaneError
 from keylane.files import replacing
+from keylane.keyrange.hash import HashName
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import LANE_COUNT_MAX
 
@@ -73,11 +74,12 @@ def plan_migration(
     *,
     from_layout: LaneLayout | int | None = None,
     to_layout: LaneLayout | int | None = None,
+    key_hash: HashName = "xxh64",
 ) -> Migration:
     """Return what `apply_migration` would write; nothing is changed.
 
     A layout may be a number of equal lanes; None takes it from the lane name, and a name
-    without one stands for whole partitions.
+    without one stands for whole partitions. key_hash: of equal lanes, as the topic's rule has it.
 
     Raises:
         CheckpointRefused: no such checkpoint, a batch is under way, the topic is not in it, or a
@@ -87,8 +89,8 @@ def plan_migration(
     old = parse_offsets(log, from_topic)
     if from_topic != to_topic and any(to_topic in tops for tops in _sources(log).values()):
         raise CheckpointRefused(f"{log.path}: {to_topic} is in it already")
-    before = _layout(from_layout, from_topic, len(old))
-    after = _layout(to_layout, to_topic, before.partition_count, is_lanes=False)
+    before = _layout(from_layout, from_topic, len(old), key_hash)
+    after = _layout(to_layout, to_topic, before.partition_count, key_hash, is_lanes=False)
     if before.partition_count != after.partition_count:
         raise CheckpointRefused(
             f"{from_topic} has {before.partition_count} partitions, {to_topic}"
@@ -107,8 +109,14 @@ def plan_offsets(old: Mapping[int, int], before: LaneLayout, after: LaneLayout) 
     """Offsets of the new lanes: each that of all the old lanes which it takes keys from.
 
     Raises:
-        CheckpointRefused: old lanes of one new lane stand at different offsets.
+        CheckpointRefused: old lanes of one new lane stand at different offsets, or lanes are of
+            different hash spaces.
     """
+    if min(before.lane_count, after.lane_count) > 1 and before.key_hash != after.key_hash:
+        raise CheckpointRefused(
+            f"{before.lane_count} lanes by {before.hash} and {after.lane_count} by {after.hash} "
+            "are no parts of each other; go by way of whole partitions"
+        )
     new: dict[int, int] = {}
     refused: list[str] = []
     for index in range(after.index_count):
@@ -222,7 +230,12 @@ def _replace(
 
 
 def _layout(
-    wanted: LaneLayout | int | None, topic: str, count: int, *, is_lanes: bool = True
+    wanted: LaneLayout | int | None,
+    topic: str,
+    count: int,
+    key_hash: HashName,
+    *,
+    is_lanes: bool = True,
 ) -> LaneLayout:
     """A layout of `count` lanes of all partitions, or partitions."""
     if isinstance(wanted, LaneLayout):
@@ -234,7 +247,8 @@ def _layout(
         raise CheckpointRefused(
             f"{topic}: {count} lanes in the checkpoint are no multiple of {lanes}"
         )
-    return LaneLayout(partition_count=count // lanes if is_lanes else count, lane_count=lanes)
+    partitions = count // lanes if is_lanes else count
+    return LaneLayout(partition_count=partitions, lane_count=lanes, hash=key_hash)
 
 
 def _numbers(folder: Path) -> set[int]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, read_plan
 from keylane.errors import KeylaneError
 from keylane.files import load_file
+from keylane.keyrange.hash import HashName
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline.arguments import fail
 from keylane.pipeline.checkpoint import (
@@ -44,6 +45,12 @@ def add_checkpoint_command(jobs: argparse._SubParsersAction[argparse.ArgumentPar
             help="equal lanes per partition (default: as the lane name says, else 1)",
         )
         lanes.add_argument(f"--{side}-plan", type=Path, metavar="PLAN.JSON", help="cut by a plan")
+    parser.add_argument(
+        "--hash",
+        choices=get_args(HashName),
+        default="xxh64",
+        help="of equal lanes, as the topic's lane rule has it (default: %(default)s)",
+    )
     parser.add_argument("--write", action="store_true", help="do it; a copy is kept beside it")
     parser.set_defaults(run=run_checkpoint)
 
@@ -57,6 +64,7 @@ def run_checkpoint(args: argparse.Namespace) -> int:
             args.target,
             from_layout=_layout(args.from_lanes, args.from_plan),
             to_layout=_layout(args.to_lanes, args.to_plan),
+            key_hash=args.hash,
         )
         print(render(migration))
         if not args.write:

@@ -14,9 +14,10 @@ import json
 import struct
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 from keylane.errors import KeylaneError
+from keylane.keyrange.hash import HashName
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline.arguments import add_spark_arguments, start_session
 
@@ -74,7 +75,7 @@ def run(spark: SparkSession, args: argparse.Namespace) -> None:
     from keylane.pipeline.topic_range import count_partitions
 
     args.partitions = count_partitions(spark, args.bootstrap, lane_topic(args.topic, 1))
-    layout = LaneLayout(partition_count=args.partitions, lane_count=args.lanes)
+    layout = LaneLayout(partition_count=args.partitions, lane_count=args.lanes, hash=args.hash)
 
     def report(batch: int, rows: list[tuple[int, int, int, int]]) -> None:
         records, disorders = sum(row[1] for row in rows), sum(row[3] for row in rows)
@@ -101,6 +102,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--brokers", metavar="HOST:PORT", help="for --group (default: the proxy)")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--lanes", type=int, required=True)
+    parser.add_argument("--hash", choices=get_args(HashName), default="xxh64", help="of the lanes")
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--group", help="commit Spark's progress as this group's")
     parser.add_argument("--source", choices=("kafka", "keylane"), default="kafka")

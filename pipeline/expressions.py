@@ -1,6 +1,6 @@
 """The expressions that every job shares: key hash, null rule, bucket, lane, bytes of a record.
 
-`keylane.keyrange.hash` is the same in Python.
+`keylane.keyrange.hash` is the same in Python. Spark has no murmur2: its `hash` is murmur3.
 Spark's `xxhash64` is XXH64 with seed 42, and a bigint hashes as its 8 little-endian bytes. Of null
 it returns the seed, so that all records without a key would share a lane: those hash their offset.
 """
@@ -8,13 +8,16 @@ it returns the seed, so that all records without a key would share a lane: those
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 
 from keylane.keyrange.hash import KEY_HASH_SEED
+from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX
+from keylane.pipeline.murmur2 import hash_keys
 
 HASH_BITS: Final = 63
 BUCKET_BITS: Final = 12
@@ -34,6 +37,40 @@ def key_hash(key: Column | str = "key", offset: Column | str = "offset") -> Colu
         F.xxhash64(key_column.cast("binary"))
     )
     return F.shiftrightunsigned(digest, 1).alias("key_hash")
+
+
+def murmur2(key: Column | str = "key") -> Column:
+    """The hash of which Kafka's default partitioner takes the remainder: a bigint below 2**31.
+
+    `key` is hashed as bytes; null gives null. One partition of N is `murmur2(key) % N`. Workers
+    hash columns as Arrow arrays (`keylane.pipeline.murmur2`), no key becomes an object of Python.
+    """
+    make: Any = arrow_udf  # its overloads have no plain function
+    hashed: Column = make(hash_keys, "bigint")(_column(key).cast("binary"))
+    return hashed.alias("murmur2")
+
+
+def murmur2_lane(
+    layout: LaneLayout, key: Column | str = "key", offset: Column | str = "offset"
+) -> Column:
+    """The lane (an int from 0) of a record in a topic whose lane rule has `hash: murmur2`.
+
+    Inside its partition: that is `murmur2(key) % partitions` if producers use Kafka's default
+    partitioner. A record whose key is null is spread by its offset.
+
+    Raises:
+        ValueError: the layout has another hash.
+    """
+    order = layout.key_hash.lane_order(layout.lane_count)
+    if order is None:
+        raise ValueError(f"lanes by {layout.hash}, see lane_of")
+    by_key = F.floor(murmur2(key) / layout.partition_count) % layout.lane_count
+    point = F.shiftrightunsigned(F.xxhash64(_column(offset).cast("bigint")), 1)
+    interval = F.lit(0)
+    for cut in layout.key_split(0).cuts:
+        interval = interval + (point >= F.lit(cut)).cast("int")
+    by_offset = F.element_at(F.array(*map(F.lit, order)), interval + 1)
+    return F.when(_column(key).isNull(), by_offset).otherwise(by_key).cast("int").alias("lane")
 
 
 def bucket(key_hash: Column | str = "key_hash", bits: int = BUCKET_BITS) -> Column:

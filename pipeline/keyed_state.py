@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keylane.files import replacing
-from keylane.keyrange.hash import key_hash
+from keylane.keyrange.hash import HashName, KeyHash
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import KeyRange
 
@@ -33,6 +33,8 @@ SUMMARY_SCHEMA: Final = "lane int, records bigint, keys bigint, out_of_order big
 STATE_SCHEMA: Final = pa.schema(
     [("key", pa.binary()), ("offset", pa.int64()), ("state", pa.binary())]
 )
+PREFIXES: Final[dict[HashName, str]] = {"xxh64": "p", "murmur2": "m"}
+"""Begin the names of folders, by the hash of the lanes whose states they have."""
 FILES_KEPT: Final = 2
 """The newest, and the one that a repeated batch starts from."""
 
@@ -114,24 +116,29 @@ def fold_lane(
 def read_states(
     folder: Path, layout: LaneLayout, lane_index: int, before_batch: int
 ) -> dict[bytes, tuple[int, bytes]]:
-    """Last offset and state by key of a lane, as they were before a batch."""
+    """Last offset and state by key of a lane, as they were before a batch.
+
+    Raises: ValueError, the folder has states of lanes by another hash.
+    """
     partition = layout.partition_of(lane_index)
     wanted = layout.key_range(partition, layout.lane_of(lane_index))
+    _expect_hash(folder, layout)
     found: list[tuple[int, Path]] = []
-    for place in folder.glob(f"p{partition}-*-*"):
+    for place in folder.glob(f"{PREFIXES[layout.hash]}{partition}-*-*"):
         lo, hi = (int(part) for part in place.name.split("-")[1:])
         if lo <= wanted.hi and wanted.lo <= hi:
             batches = [number for number in _batches(place) if number < before_batch]
             found += [(max(batches), place)] if batches else []
     states: dict[bytes, tuple[int, bytes]] = {}
     for batch, place in sorted(found):  # newer ones over older ones
-        states.update(_read_file(place / f"{batch}.parquet", wanted))
+        states.update(_read_file(place / f"{batch}.parquet", wanted, layout.key_hash))
     return states
 
 
 def all_states(folder: Path, layout: LaneLayout) -> dict[tuple[int, bytes], tuple[int, bytes]]:
     """Last offset and state by (partition, key), of all lanes, after the newest batch."""
-    newest = max((max(_batches(place), default=-1) for place in folder.glob("p*-*-*")), default=-1)
+    places = folder.glob(f"{PREFIXES[layout.hash]}*-*-*")
+    newest = max((max(_batches(place), default=-1) for place in places), default=-1)
     return {
         (layout.partition_of(index), key): value
         for index in range(layout.index_count)
@@ -139,10 +146,12 @@ def all_states(folder: Path, layout: LaneLayout) -> dict[tuple[int, bytes], tupl
     }
 
 
-def _read_file(path: Path, wanted: KeyRange) -> dict[bytes, tuple[int, bytes]]:
+def _read_file(path: Path, wanted: KeyRange, key_hash: KeyHash) -> dict[bytes, tuple[int, bytes]]:
     columns = pq.read_table(path).to_pydict()
     rows = zip(columns["key"], columns["offset"], columns["state"], strict=True)
-    return {key: (offset, state) for key, offset, state in rows if wanted.contains(key_hash(key))}
+    return {
+        key: (offset, state) for key, offset, state in rows if wanted.contains(key_hash.point(key))
+    }
 
 
 def _write_states(place: Path, batch: int, states: dict[bytes, tuple[int, bytes]]) -> None:
@@ -168,4 +177,10 @@ def _batches(place: Path) -> list[int]:
 def _range_folder(folder: Path, layout: LaneLayout, lane_index: int) -> Path:
     partition = layout.partition_of(lane_index)
     part = layout.key_range(partition, layout.lane_of(lane_index))
-    return folder / f"p{partition}-{part.lo}-{part.hi}"
+    return folder / f"{PREFIXES[layout.hash]}{partition}-{part.lo}-{part.hi}"
+
+
+def _expect_hash(folder: Path, layout: LaneLayout) -> None:
+    for name, prefix in PREFIXES.items():
+        if name != layout.hash and any(folder.glob(f"{prefix}[0-9]*-*-*")):
+            raise ValueError(f"{folder}: has states of lanes by {name}, not by {layout.hash}")

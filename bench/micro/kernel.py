@@ -1,6 +1,6 @@
 """Speed of the kernel that splits blocks into lanes: records/s and MB/s by codec and lane count.
 
-    python -m bench.micro.kernel [--codec lz4] [--seconds 0.2]
+    python -m bench.micro.kernel [--codec lz4] [--hash murmur2] [--seconds 0.2]
 
 The best of several runs is printed, and the median beside it.
 """
@@ -11,9 +11,11 @@ import argparse
 import random
 import statistics
 import time
+from typing import get_args
 
 from keylane.kernel.split import split_block
 from keylane.kernel.warmup import warm_up
+from keylane.keyrange.hash import HashName
 from keylane.keyrange.lane import LaneLayout
 from tests.reference.batches import CODEC_FORMS, Batch, Record, write_batch
 
@@ -49,10 +51,10 @@ def make_block(form: str, record_bytes: int, batch_records: int, batch_count: in
     )
 
 
-def measure(name: str, block: bytes, seconds: float) -> None:
+def measure(name: str, block: bytes, seconds: float, key_hash: HashName) -> None:
     """Split one block again and again, print a line per lane count."""
     for lane_count in LANE_COUNTS:
-        key_split = LaneLayout(1, lane_count).key_split(0)
+        key_split = LaneLayout(1, lane_count, hash=key_hash).key_split(0)
         runs_s: list[float] = []
         deadline_s = time.perf_counter() + seconds
         while True:
@@ -78,16 +80,22 @@ def main() -> None:
     """Run all, or one codec."""
     parser = argparse.ArgumentParser(description="measure the record kernel")
     parser.add_argument("--codec", choices=sorted(CODEC_FORMS), action="append")
+    parser.add_argument("--hash", choices=get_args(HashName), default="xxh64", help="of keys")
     parser.add_argument("--seconds", type=float, default=0.2, help="per line")
     options = parser.parse_args()
     warm_up()
     for form in options.codec or FORMS:
         for size in RECORD_BYTES:
             block = make_block(form, size, BATCH_BYTES // size, BATCH_COUNT)
-            measure(f"{form}, {size} B, 1 MiB batches", block, options.seconds)
+            measure(f"{form}, {size} B, 1 MiB batches", block, options.seconds, options.hash)
         for count in SMALL_BATCH_RECORDS:
             block = make_block(form, RECORD_BYTES[0], count, 5_000 // count)
-            measure(f"{form}, {RECORD_BYTES[0]} B, batches of {count}", block, options.seconds)
+            measure(
+                f"{form}, {RECORD_BYTES[0]} B, batches of {count}",
+                block,
+                options.seconds,
+                options.hash,
+            )
 
 
 if __name__ == "__main__":

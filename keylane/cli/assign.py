@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import yaml
 
@@ -29,6 +29,7 @@ from keylane.cli.control_client import (
 from keylane.cli.describe import align
 from keylane.cli.plan import load_range_plan
 from keylane.errors import ConfigInvalid, ControlRefused, KafkaUnavailable
+from keylane.keyrange.hash import HashName
 from keylane.keyrange.space import KeyRange
 
 ASK_TIMEOUT_MS: Final = 10_000
@@ -71,6 +72,12 @@ def add_assign_command(commands: argparse._SubParsersAction[argparse.ArgumentPar
     )
     parser.add_argument("--lanes", type=int, metavar="N", help="lanes per partition (sticky-load)")
     parser.add_argument(
+        "--hash",
+        choices=get_args(HashName),
+        default="xxh64",
+        help="of keys; murmur2 needs --lanes (default: %(default)s)",
+    )
+    parser.add_argument(
         "--load",
         type=Path,
         action="append",
@@ -100,6 +107,11 @@ def run_assign(args: argparse.Namespace) -> int:
     """
     parser: argparse.ArgumentParser = args.parser
     try:
+        if args.hash != "xxh64" and (args.apply is not None or args.pods is not None):
+            raise ConfigInvalid(
+                f"--apply, --pods: client ids have key ranges by xxh64, not by {args.hash}; "
+                "lanes of a group have the hash of their lane rule"
+            )
         plans = [load_range_plan("--load", path) for path in args.load]
         topics = _count_partitions(args)
         assignment = assign(
@@ -108,6 +120,7 @@ def run_assign(args: argparse.Namespace) -> int:
             strategy=args.strategy,
             lanes=args.lanes,
             plans=plans,
+            hash=args.hash,
         )
         if args.pods is not None:
             return _write_pods(args.pods, assignment)
@@ -121,7 +134,8 @@ def run_assign(args: argparse.Namespace) -> int:
     except (ControlRefused, KafkaUnavailable, OSError) as error:
         sys.stderr.write(f"keylane: {error}\n")
         return 1
-    sys.stdout.write(render(assignment, args.output, args.strategy))
+    key_hash = None if args.hash == "xxh64" else {"name": args.hash, "lanes": args.lanes}
+    sys.stdout.write(render(assignment, args.output, args.strategy, key_hash))
     return 0
 
 
@@ -165,14 +179,20 @@ def plan_changes(
     return changes
 
 
-def render(assignment: Assignment, form: str, strategy: str) -> str:
-    """Return the assignment as text. Hashes are strings where a reader may take a double."""
+def render(
+    assignment: Assignment, form: str, strategy: str, key_hash: Mapping[str, Any] | None = None
+) -> str:
+    """Return the assignment as text. Hashes are strings where a reader may take a double.
+
+    key_hash: the hash of keys, and the number of lanes that it is for; None: XXH64.
+    """
     if form == "table":
         return _render_table(assignment)
     document = {
         "format": "keylane-assignment",
         "version": 1,
         "strategy": strategy,
+        **({} if key_hash is None else {"hash": dict(key_hash)}),
         "members": {member: _entries(parts) for member, parts in assignment.items()},
     }
     if form == "json":

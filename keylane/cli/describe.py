@@ -1,4 +1,4 @@
-"""`keylane describe`: a group's members and lanes, from a proxy's control port.
+"""`keylane describe`: a group's members and lanes, or the place of a key, from a control port.
 
 Exit codes: 0 done, 1 failed (one line on stderr).
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -26,6 +27,8 @@ MEMBER_COLUMNS: Final = ("MEMBER", "HOST", "LANES", "LAG", "BYTES/S", "GAINED", 
 LANE_COLUMNS: Final = (
     "TOPIC", "LANE", "PARTITION", "COMMITTED", "LAST-COMMIT", "LOG-END", "LAG", "BYTES/S", "MEMBER",
 )  # fmt: skip
+TOPIC_COLUMNS: Final = ("TOPIC", "PARTITIONS", "LANES", "HASH")
+OWNER_COLUMNS: Final = ("GROUP", "TOPIC", "LANE", "MEMBER", "CLIENT", "HOST")
 MOVE_COLUMNS: Final = ("MOVED", "TOPIC", "LANE", "FROM", "TO", "REASON")
 MOVES_SHOWN: Final = 10
 ESTIMATE: Final = "~"
@@ -34,9 +37,20 @@ ESTIMATE: Final = "~"
 
 def add_describe_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `describe`."""
-    parser = commands.add_parser("describe", help="members of a group: their lanes, pace and lag")
+    parser = commands.add_parser(
+        "describe", help="members of a group with their lanes, or the place of a key"
+    )
     parser.add_argument("--control", required=True, metavar="HOST:PORT", help="a control port")
-    parser.add_argument("--group", required=True, metavar="NAME")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--group", metavar="NAME")
+    asked.add_argument("--record-key", metavar="TEXT", help="partition, lane and members of a key")
+    asked.add_argument(
+        "--record-key-hex", metavar="BYTES", help="the same of a key that is no text"
+    )
+    asked.add_argument("--topics", action="store_true", help="topics with lanes")
+    parser.add_argument(
+        "--topic", metavar="NAME", help="of the key; without it all topics with lanes"
+    )
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
     add_trust_arguments(parser)
     parser.set_defaults(run=run_describe)
@@ -45,13 +59,46 @@ def add_describe_command(commands: argparse._SubParsersAction[argparse.ArgumentP
 def run_describe(args: argparse.Namespace) -> int:
     """Ask and print."""
     try:
-        request = control_request(args.control, f"/groups/{quote(args.group, safe='')}")
-        _, report = ask_control(request, ControlTrust.of(args), timeout_s=TIMEOUT_S)
+        report, text = _ask(args)
     except (ConfigInvalid, ControlRefused) as error:
         print(f"keylane describe: {error}", file=sys.stderr)
         return 1
-    print(json.dumps(report, indent=2) if args.output == "json" else render(report))
+    print(json.dumps(report, indent=2) if args.output == "json" else text)
     return 0
+
+
+def _ask(args: argparse.Namespace) -> tuple[Any, str]:
+    """Return the answer and its text. Raises: ConfigInvalid, ControlRefused."""
+    trust = ControlTrust.of(args)
+
+    def get(path: str) -> Any:
+        request = control_request(args.control, path)
+        return ask_control(request, trust, timeout_s=TIMEOUT_S)[1]
+
+    if args.group is not None:
+        report = get(f"/groups/{quote(args.group, safe='')}")
+        return report, render(report)
+    if args.topics:
+        report = get("/topics")
+        return report, render_topics(report)
+    key = _key_of(args)
+    topics = [args.topic] if args.topic else [each["topic"] for each in get("/topics")["topics"]]
+    reports = [get(f"/topics/{quote(name, safe='')}/keys/{quote(key, safe='')}") for name in topics]
+    return reports, "\n\n".join(map(render_key, reports)) or "no topic has lanes; name a --topic"
+
+
+def _key_of(args: argparse.Namespace) -> bytes:
+    """Return the key. Raises: ConfigInvalid, which does not show it."""
+    if args.record_key is not None:
+        key = os.fsencode(args.record_key)
+    else:
+        try:
+            key = bytes.fromhex(args.record_key_hex)
+        except ValueError:
+            raise ConfigInvalid("--record-key-hex: expected pairs of hexadecimal digits") from None
+    if not key:
+        raise ConfigInvalid("--record-key: an empty key cannot be asked for")
+    return key
 
 
 def render(report: Mapping[str, Any]) -> str:
@@ -73,7 +120,56 @@ def render(report: Mapping[str, Any]) -> str:
     tables = [align([MEMBER_COLUMNS, *members])] if members else []
     tables += [align([LANE_COLUMNS, *lanes])] if lanes else []
     tables += [align([MOVE_COLUMNS, *moves])] if moves else []
-    return "\n".join([head, *(line for table in tables for line in ("", *table))])
+    lines = [line for table in tables for line in ("", *table)]
+    return "\n".join([head, *lines, *_warnings(report["misplaced"])])
+
+
+def render_topics(report: Mapping[str, Any]) -> str:
+    """Return topics with lanes as text."""
+    rows = [
+        (each["topic"], str(each["partition_count"]), str(each["lane_count"]), each["hash"])
+        for each in report["topics"]
+    ]
+    misplaced = [entry for each in report["topics"] for entry in each["misplaced"]]
+    return "\n".join([*align([TOPIC_COLUMNS, *rows]), *_warnings(misplaced)])
+
+
+def render_key(report: Mapping[str, Any]) -> str:
+    """Return the place of a key as text; the key itself is not in it."""
+    lane = "no lane"
+    if report["lane"] is not None:
+        lane = f"lane {report['lane']}, lane index {report['lane_index']}"
+    head = (
+        f"topic {report['topic']}: partition {report['partition']} of "
+        f"{report['partition_count']} by Kafka's default partitioner "
+        f"(hash {report['partitioner_hash']}), {lane} by {report['hash']} "
+        f"(point {report['point']})"
+    )
+    rows = [
+        (
+            each["group"],
+            each["topic"],
+            str(each["lane_index"]),
+            each["member_id"] or "-",
+            each["client_id"] or "-",
+            each["host"] or "-",
+        )
+        for each in report["groups"]
+    ]
+    lines = [head, *(("", *align([OWNER_COLUMNS, *rows])) if rows else ())]
+    if report["groups_left_out"]:
+        lines.append(f"{report['groups_left_out']} more groups were not asked")
+    return "\n".join(lines)
+
+
+def _warnings(misplaced: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return lines about records in other partitions than their keys'."""
+    return [
+        f"warning: topic {each['topic']} partition {each['partition']} offset {each['offset']}: "
+        "the key belongs into another partition by Kafka's default partitioner, so lanes are not "
+        "co-partitioned with other topics"
+        for each in misplaced
+    ]
 
 
 def _member_row(

@@ -20,6 +20,7 @@ from pydantic import (
 from keylane.config.memory import MemoryConfig
 from keylane.config.security import expect_control_guard, expect_node_secret
 from keylane.config.topic_rules import LEGAL_TOPIC, check_rule_topic, falls_under
+from keylane.keyrange.hash import HashName
 from keylane.keyrange.space import LANE_COUNT_MAX
 
 PORT_MAX: Final = 65535
@@ -56,6 +57,13 @@ class LaneRule(_Frozen):
         description="In place of `lanes`: path of a range plan (`keylane-range-plan`). Its cuts "
         "per partition are the lanes of the plan's topic.",
     )
+    hash: HashName = Field(
+        default="xxh64",
+        description="Hash of keys. `murmur2`: a key's lane index is the partition that Kafka's "
+        "default partitioner has for it in a topic of as many partitions as there are lane "
+        "indexes, so that the lanes are co-partitioned with such a topic. Producers of this topic "
+        "have to use that partitioner.",
+    )
     reserve_message_value: bool = Field(
         default=True,
         description="`reserve.message.value.range.fetch`: keep whole records in the cache for the "
@@ -83,6 +91,11 @@ class LaneRule(_Frozen):
     def _has_lanes_or_plan(self) -> Self:
         if (self.lanes is None) == (self.plan is None):
             raise ValueError("needs `lanes` or `plan`, and not both")
+        if self.plan is not None and self.hash != "xxh64":
+            raise ValueError(
+                f"hash: a plan has cuts in the space of xxh64, and lanes by {self.hash} cannot be "
+                "cut elsewhere; give `lanes` in the place of `plan`"
+            )
         return self
 
     def matches(self, topic: str) -> bool:

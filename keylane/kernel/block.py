@@ -101,6 +101,9 @@ class SplitBlock:
     """Bytes of the buffer that the block used."""
     error: BatchCorrupt | None
     """Error that ended the block early, if a bad batch follows it."""
+    misplaced_offset: int = -1
+    """Offset of the first record that Kafka's default partitioner puts into another partition, in
+    a split by its hash; -1: there is none, or the split has another hash."""
 
 
 class LaneRoom:

@@ -1,4 +1,7 @@
-"""A split as kernels take it: the intervals, their outputs, and a guide into them, see `hashes`."""
+"""A split as kernels take it: intervals, their outputs, a guide into them, the hash; see `hashes`.
+
+Source: docs/decisions/015, 044.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from keylane.kernel import status as s
+from keylane.keyrange.hash import XXH64, KeyHash
 from keylane.keyrange.key_split import KeySplit
 
 GUIDE_BITS: Final = 10
@@ -27,6 +32,8 @@ class LaneTable:
     """(n,) output of each interval, -1 for none; empty where interval k is output k."""
     output_count: int
     """Number of outputs."""
+    key_hash: KeyHash = XXH64
+    """The rule that gives keys their points."""
 
 
 @lru_cache(maxsize=256)
@@ -43,4 +50,17 @@ def lane_table(split: KeySplit) -> LaneTable:
     guide = np.empty(slot_starts.size + 1, np.int32)
     guide[:-1] = np.searchsorted(limits, slot_starts, side="right")
     guide[-1] = limits.size - 1
-    return LaneTable(limits, guide, output_of, split.output_count)
+    return LaneTable(limits, guide, output_of, split.output_count, split.key_hash)
+
+
+@lru_cache(maxsize=4096)
+def hashing_of(key_hash: KeyHash, partition: int) -> NDArray[np.uint64]:
+    """Return the rule and the partition as kernels take them; no element for XXH64."""
+    if key_hash.name == "xxh64":
+        return np.empty(0, np.uint64)
+    found = np.empty(s.HASHING_SIZE, np.uint64)
+    found[s.HASHING_PARTITIONS] = key_hash.partition_count
+    found[s.HASHING_ODD_LANES] = key_hash.odd_lanes
+    found[s.HASHING_WIDTH : s.HASHING_REMAINDER + 1] = key_hash.widths
+    found[s.HASHING_PARTITION] = max(partition, 0)
+    return found

@@ -75,8 +75,8 @@ SIGNATURES: Final = {
     "join_batches": Signature("join", (_BATCHES, _BATCHES, None, None), answers=True),
     "walk_batches": Signature(
         "spans",
-        (_BATCHES, Table("uint64"), Table("int32"), Table("int16"), Table("int32"),
-         Table("int16"), _ENTRIES, _INTEGERS, _PAIRS, _PAIRS, _INTEGERS, _INTEGERS),
+        (_BATCHES, Table("uint64"), Table("int32"), Table("int16"), Table("uint64"),
+         Table("int32"), Table("int16"), _ENTRIES, _INTEGERS, _PAIRS, _PAIRS, _INTEGERS, _INTEGERS),
         answers=False,
     ),
     "plan_lanes": Signature("rewrite", (_BATCHES, _ENTRIES, _LANES), answers=False),

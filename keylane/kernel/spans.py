@@ -14,7 +14,7 @@ import numpy as np
 
 from keylane.kernel import status as s
 from keylane.kernel.crc import crc32c_at
-from keylane.kernel.hashes import hash_key, hash_offset, interval_of_hash
+from keylane.kernel.hashes import hash_key, hash_offset, hash_placed, interval_of_hash
 from keylane.kernel.jit import kernel, leaf
 from keylane.kernel.memory import load_i32_be, load_i64_be, load_u8, load_u32_be
 from keylane.wire.batch import (
@@ -228,11 +228,21 @@ def _read_record(at: int, end: int) -> tuple[int, int, int, int, int]:
 
 
 @leaf
+def _point_of(key: int, key_size: int, offset: int, hashing: Any, cursor: Any) -> np.uint64:
+    if hashing is None:  # known when it is compiled: the loop for XXH64 has nothing of the other
+        return hash_key(key, key_size) if key_size >= 0 else hash_offset(offset)
+    if key_size < 0:
+        return hash_offset(offset)
+    return hash_placed(key, key_size, offset, hashing, cursor)
+
+
+@leaf
 def _walk_batch(
     row: Any,
     limits: Any,
     guide: Any,
     output_of: Any,
+    hashing: Any,
     ends: Any,
     lanes: Any,
     entries: Any,
@@ -241,8 +251,8 @@ def _walk_batch(
 ) -> int:
     """Walk one batch of records; append spans and entries, or nothing if it is bad.
 
-    Returns a status. cursor (4,) int64: [0] records and [1] entries so far; out: offsets of the
-    [2] first and [3] last record, or in [2] the index of the bad one.
+    Returns a status. cursor (CURSOR_SIZE,) int64: [0] records and [1] entries so far; out: offsets
+    of the [2] first and [3] last record, or in [2] the index of the bad one; [4]: `hash_placed`.
     """
     payload = row[s.PAYLOAD]
     at, end = payload, payload + row[s.PAYLOAD_SIZE]
@@ -259,11 +269,10 @@ def _walk_batch(
             return status
         if index == 0:
             cursor[2] = base_offset + delta
-        previous = delta
-        lane: Any = 0
-        if limits.size > 1:
-            hashed = hash_key(key, key_size) if key_size >= 0 else hash_offset(base_offset + delta)
-            lane = interval_of_hash(hashed, limits, guide)
+        previous, lane = delta, np.int64(0)
+        if limits.size > 1 or hashing is not None:
+            point = _point_of(key, key_size, base_offset + delta, hashing, cursor)
+            lane = interval_of_hash(point, limits, guide)
         if output_of.size > 0:
             lane = np.int64(output_of[lane])
         ends[record] = at - payload
@@ -320,6 +329,7 @@ def walk_batches(
     limits: Any,
     guide: Any,
     output_of: Any,
+    hashing: Any,
     ends: Any,
     lanes: Any,
     entries: Any,
@@ -335,6 +345,7 @@ def walk_batches(
     limits   (i,)   uint64  in: exclusive upper bounds of the intervals of the hash space
     guide    (g+1,) int32   in: see `lane_table.LaneTable`
     output_of (i,)  int16   in: output of each interval, -1: its records are dropped; or empty
+    hashing  (HASHING_SIZE,) uint64  in: of murmur2; empty for XXH64
     ends     (n,)   int32   out: end of each record, relative to its payload
     lanes    (n,)   int16   out: lane of each record, -1 for none
     entries  (e, ENTRY_COLUMNS) int64  out: per batch and lane with records, in batch order
@@ -342,10 +353,9 @@ def walk_batches(
     holes    (b+1, 2) int64 out: inclusive offset ranges before, between and after the records
     markers  (c, 2) int64   out: producer id and offset of each abort marker
     progress (PROGRESS_SIZE,) int64  out; stops at the first bad batch, all before it is complete
-    cursor   (4,)   int64   scratch, 0 at first
+    cursor   (CURSOR_SIZE,) int64  scratch, 0 at first, and [4] as `hash_placed` wants it
     """
-    progress[s.STATUS] = s.OK
-    progress[s.DONE_HOLES] = progress[s.DONE_MARKERS] = 0
+    progress[s.STATUS], progress[s.DONE_HOLES], progress[s.DONE_MARKERS] = s.OK, 0, 0
     progress[s.COVERED_OFFSET] = table[0, s.BASE_OFFSET]
     batch = 0
     while batch < table.shape[0]:
@@ -353,9 +363,13 @@ def walk_batches(
         is_control = row[s.ATTRIBUTES] & CONTROL_BIT != 0
         if is_control:
             status = _walk_control(row, markers, progress)
+        elif hashing.size == 0:
+            status = _walk_batch(
+                row, limits, guide, output_of, None, ends, lanes, entries, entry_of, cursor
+            )
         else:
             status = _walk_batch(
-                row, limits, guide, output_of, ends, lanes, entries, entry_of, cursor
+                row, limits, guide, output_of, hashing, ends, lanes, entries, entry_of, cursor
             )
         if status != s.OK:
             progress[s.STATUS] = status
@@ -369,6 +383,7 @@ def walk_batches(
         batch += 1
     progress[s.DONE_BATCHES] = batch
     progress[s.DONE_RECORDS] = cursor[0]
+    progress[s.MISPLACED_OFFSET] = cursor[4]
 
 
 @leaf

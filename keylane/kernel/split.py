@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel import status as s
 from keylane.kernel.block import Int64Array, LaneRoom, LaneSlice, SplitBlock
-from keylane.kernel.lane_table import LaneTable, lane_table
+from keylane.kernel.lane_table import LaneTable, hashing_of, lane_table
 from keylane.kernel.library import (
     JIT,
     address_of,
@@ -31,6 +31,7 @@ from keylane.kernel.library import (
     write_lanes,
 )
 from keylane.kernel.single import SingleRecord, read_single
+from keylane.kernel.status import NO_PARTITION, NONE_MISPLACED
 from keylane.keyrange.key_split import KeySplit
 from keylane.wire.batch import (
     BATCH_HEADER_BYTES,
@@ -53,28 +54,30 @@ def split_block(
     *,
     plain_bytes_max: int,
     batch_bytes_max: int,
+    partition: int = NO_PARTITION,
 ) -> SplitBlock | None:
     """Split as many whole batches from the start of `buffer` as fit in `plain_bytes_max`.
 
-    The first batch is taken however large, up to `batch_bytes_max`. None: no whole batch is
-    there. Cost: one pass for CRC and walk, one copy; memory: the plain bytes of compressed
-    batches, the lane batches, and 6 bytes per record.
+    The first batch is taken however large, up to `batch_bytes_max`. None: no whole batch is there.
+    partition: the one whose log it is; without it `misplaced_offset` is -1.
+    Cost: one pass for CRC and walk, one copy; memory: the plain bytes of compressed batches, the
+    lane batches, and 6 bytes per record.
 
     Raises:
         BatchUnsupported: the first batch has magic 0 or 1, or is larger than `batch_bytes_max`.
         BatchCorrupt: the first batch is bad. Either names the position of the batch.
     """
     lanes = lane_table(key_split)
-    single = read_single(buffer, lanes, batch_bytes_max)
+    single = read_single(buffer, lanes, batch_bytes_max, partition)
     if single is not None:
         return _block_of(single, lanes.output_count)
     with _python_arithmetic():
-        return _split(buffer, lanes, plain_bytes_max, batch_bytes_max)
+        return _split(buffer, lanes, plain_bytes_max, batch_bytes_max, partition)
 
 
 def _block_of(single: SingleRecord, output_count: int) -> SplitBlock:
     """Return the block of one record. The first batch is taken however large, so it fits."""
-    batch, lane, offset, leader_epoch, producer_id, wire_bytes = single
+    batch, lane, offset, leader_epoch, producer_id, wire_bytes, is_misplaced = single
     lanes: list[LaneSlice | None] = [None] * output_count
     if lane >= 0:
         column = [[0]] * s.META_ROWS
@@ -94,6 +97,7 @@ def _block_of(single: SingleRecord, output_count: int) -> SplitBlock:
         plain_bytes=len(batch),
         wire_bytes=wire_bytes,
         error=None,
+        misplaced_offset=offset if is_misplaced else NONE_MISPLACED,
     )
 
 
@@ -107,6 +111,7 @@ def _split(
     lanes: LaneTable,
     plain_bytes_max: int,
     batch_bytes_max: int,
+    partition: int,
 ) -> SplitBlock | None:
     source = _Source(buffer)
     source.scan(plain_bytes_max, batch_bytes_max)
@@ -115,7 +120,7 @@ def _split(
         if source.error is not None:
             raise source.error
         return None
-    walk = _walk(source, lanes)
+    walk = _walk(source, lanes, partition)
     if source.batch_count == 0:
         assert source.error is not None, "a walk ends early only at a bad batch"
         raise source.error
@@ -138,16 +143,17 @@ def _split(
         + BATCH_HEADER_BYTES * source.batch_count,
         wire_bytes=header + last[s.SIZE],
         error=source.error,
+        misplaced_offset=walk.misplaced_before(next_offset),
     )
 
 
-def _walk(source: _Source, lanes: LaneTable) -> _Walk:
+def _walk(source: _Source, lanes: LaneTable, partition: int) -> _Walk:
     """Walk the block with its small batches joined, up to its first bad batch."""
     while True:
         table = source.joined()
-        walk = _Walk(source, source.rows if table is None else table, lanes)
+        walk = _Walk(source, source.rows if table is None else table, lanes, partition)
         if not walk.is_whole and table is not None:
-            walk = _Walk(source, source.rows, lanes)  # which of the joined ones is it?
+            walk = _Walk(source, source.rows, lanes, partition)  # which of the joined ones is it?
         if walk.is_whole:
             return walk
         source.stop(walk.bad_batch, int(source.table[walk.bad_batch, s.ADDRESS]) - source.address)
@@ -287,7 +293,9 @@ class _Source:
 class _Walk:
     """The records of one block: where each ends, which lane it belongs to."""
 
-    def __init__(self, source: _Source, table: Int64Array, lanes: LaneTable) -> None:
+    def __init__(
+        self, source: _Source, table: Int64Array, lanes: LaneTable, partition: int
+    ) -> None:
         count, control_count, entry_count = _count_records(table, lanes.output_count)
         capacity = count - control_count
         self.ends = np.empty(capacity, np.int32)
@@ -297,11 +305,14 @@ class _Walk:
         self.markers = np.empty((control_count, 2), np.int64)
         progress = source.progress
         entry_of = np.full(lanes.output_count, -1, np.int64)
+        cursor = np.zeros(s.CURSOR_SIZE, np.int64)
+        cursor[-1] = s.NOT_PLACED if partition == NO_PARTITION else NONE_MISPLACED
         walk_batches(
             table,
             lanes.limits,
             lanes.guide,
             lanes.output_of,
+            hashing_of(lanes.key_hash, partition),
             self.ends,
             self.lanes,
             self.entries,
@@ -309,7 +320,7 @@ class _Walk:
             self.holes,
             self.markers,
             progress,
-            np.zeros(s.CURSOR_SIZE, np.int64),
+            cursor,
         )
         self.bad_batch = int(progress[s.DONE_BATCHES])
         self.is_whole = progress[s.STATUS] == s.OK
@@ -318,6 +329,7 @@ class _Walk:
         self.covered_offset = int(progress[s.COVERED_OFFSET])
         self.hole_count = int(progress[s.DONE_HOLES])
         self.marker_count = int(progress[s.DONE_MARKERS])
+        self._misplaced_offset = int(progress[s.MISPLACED_OFFSET])
 
     def build_slices(self, output_count: int) -> tuple[LaneSlice | None, ...]:
         """Write the lane batches, so that those of each lane can be freed alone."""
@@ -347,6 +359,11 @@ class _Walk:
         """Return the abort markers of the block; a bad batch after it may have added more."""
         markers = self.markers[: self.marker_count].tolist()
         return tuple((pid, offset) for pid, offset in markers if offset < next_offset)
+
+    def misplaced_before(self, next_offset: int) -> int:
+        """Return the first misplaced record of the block; a bad batch after it may have one."""
+        found = self._misplaced_offset
+        return found if 0 <= found < next_offset else NONE_MISPLACED
 
     def holes_until(self, next_offset: int) -> tuple[tuple[int, int], ...]:
         """Return the holes, with the one that reaches the end of the block."""

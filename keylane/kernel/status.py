@@ -63,8 +63,26 @@ ENTRY_END: Final = 9
 """Exclusive end of the batch's rows in the entry table; filled by the walk."""
 BATCH_COLUMNS: Final = 10
 
-CURSOR_SIZE: Final = 4
+CURSOR_SIZE: Final = 5
 """Elements of the walk's scratch."""
+NONE_MISPLACED: Final = -1
+"""In the scratch: no record was found yet whose key belongs into another partition."""
+NOT_PLACED: Final = -2
+"""In the scratch: no such record is looked for, as the partition is not known."""
+NO_PARTITION: Final = -1
+"""In the place of a partition's number: it is not known."""
+
+# Elements of the hashing of keys, uint64; no element at all for XXH64.
+HASHING_PARTITIONS: Final = 0
+"""Partitions of the topic."""
+HASHING_ODD_LANES: Final = 1
+HASHING_WIDTH: Final = 2
+HASHING_STEP: Final = 3
+HASHING_REMAINDER: Final = 4
+"""`KeyHash.widths`."""
+HASHING_PARTITION: Final = 5
+"""The partition that is split."""
+HASHING_SIZE: Final = 6
 
 # Columns of the entry table, int64, one row per (batch, lane with records in it).
 ENTRY_LANE: Final = 0
@@ -106,6 +124,8 @@ BAD_POSITION: Final = 6
 BAD_RECORD: Final = 7
 """Index in its batch of the record that STATUS is about, or -1."""
 WIRE_BYTES: Final = 8
-PROGRESS_SIZE: Final = 9
+MISPLACED_OFFSET: Final = 9
+"""Offset of the first record whose key belongs into another partition; below 0: none."""
+PROGRESS_SIZE: Final = 10
 COPY_SLACK_BYTES: Final = 32
 """`memory.copy_fast` may write this many bytes past the end; destinations are that much longer."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from array import array
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from keylane.keyrange.hash import XXH64, KeyHash
 from keylane.keyrange.space import HASH_MAX, KeyRange, split_even
 
 NO_OUTPUT: Final = -1
@@ -32,8 +34,9 @@ class KeySplit:
     """The hash space cut into intervals, each for one output or for none.
 
     Lanes are the plain case: interval k is output k. Where client ids have ranges, an output is a
-    client, which may have several intervals. Equal splits are equal and hash alike; the hash is
-    taken once, and one and the same object equals itself at once: readers are kept by it.
+    client, which may have several intervals. Equal splits are equal and hash alike, and splits of
+    spaces with different key hashes are never equal; the hash is taken once, and one and the same
+    object equals itself at once: readers are kept by it.
     Memory: 16 bytes per interval, in arrays; clients may have any number of splits made.
     Invariants: every output has an interval; cuts ascend, so that no interval is empty.
     """
@@ -47,9 +50,16 @@ class KeySplit:
     output_of: NDArray[np.int16] = field(repr=False)
     """(intervals,) as `outputs`, empty for None; read-only."""
     output_count: int
+    key_hash: KeyHash
+    """The rule that gives keys their points."""
     _hash: int = field(repr=False)
 
-    def __init__(self, cuts: Sequence[int], outputs: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self,
+        cuts: Sequence[int],
+        outputs: tuple[int, ...] | None = None,
+        key_hash: KeyHash = XXH64,
+    ) -> None:
         """cuts: first hashes of all intervals but the first. Raises: ValueError."""
         bounds = (0, *cuts, HASH_MAX + 1)
         if any(low >= high for low, high in pairwise(bounds)):
@@ -74,7 +84,8 @@ class KeySplit:
             ("limits", limits),
             ("output_of", output_of),
             ("output_count", count),
-            ("_hash", hash((bounds, outputs))),
+            ("key_hash", key_hash),
+            ("_hash", hash((bounds, outputs, key_hash))),
         ):
             object.__setattr__(self, name, value)
 
@@ -87,12 +98,18 @@ class KeySplit:
         """Return whether it is cut at all of these."""
         return bool(np.isin(np.array(hashes, np.uint64), self.limits[:-1]).all())
 
+    def output_at(self, point: int) -> int:
+        """Return the output of a point of the hash space, or NO_OUTPUT."""
+        interval = bisect_right(self.lows, point) - 1
+        return interval if self.outputs is None else self.outputs[interval]
+
     def __eq__(self, other: object) -> bool:
         if self is other:
             return True
         if not isinstance(other, KeySplit) or self._hash != other._hash:
             return False
-        return self.lows == other.lows and self.outputs == other.outputs
+        same_outputs = self.outputs == other.outputs and self.key_hash == other.key_hash
+        return same_outputs and self.lows == other.lows
 
     def __hash__(self) -> int:
         return self._hash
@@ -125,12 +142,13 @@ class PartitionSplit(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def even_split(count: int) -> KeySplit:
-    """Equal ranges, as `space.split_even` cuts them; one object per count."""
-    return KeySplit(tuple(key_range.lo for key_range in split_even(count)[1:]))
+def even_split(count: int, key_hash: KeyHash = XXH64) -> KeySplit:
+    """Equal ranges, as `space.split_even` cuts them, output k for lane k; one object per count."""
+    cuts = tuple(key_range.lo for key_range in split_even(count)[1:])
+    return KeySplit(cuts, key_hash.lane_order(count), key_hash)
 
 
-def owners_split(owners: Sequence[Sequence[KeyRange]]) -> KeySplit:
+def owners_split(owners: Sequence[Sequence[KeyRange]], key_hash: KeyHash = XXH64) -> KeySplit:
     """Return the split whose output k is owner k; what none of them has is for no output.
 
     owners: ranges of each, disjoint among all of them; none without a range.
@@ -151,7 +169,7 @@ def owners_split(owners: Sequence[Sequence[KeyRange]]) -> KeySplit:
         limit = hi + 1
     if limit <= HASH_MAX:
         _extend(cuts, outputs, limit, NO_OUTPUT)
-    split = KeySplit(tuple(cuts), tuple(outputs))
+    split = KeySplit(tuple(cuts), tuple(outputs), key_hash)
     if split.output_count != len(owners):
         raise ValueError("an owner without a range")
     return split

@@ -1,14 +1,24 @@
 """Lanes: how the partitions and key ranges of a topic are numbered as one row of partitions.
 
-Source: docs/decisions/001: lane index = lane * partition_count + partition.
+Source: docs/decisions/001: lane index = lane * partition_count + partition; 044: key hashes.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
+from keylane.keyrange.hash import XXH64, HashName, KeyHash, murmur2_hash
 from keylane.keyrange.key_split import KeySplit, LaneCuts, even_split
 from keylane.keyrange.space import LANE_COUNT_MAX, KeyRange
+
+HASH_FINGERPRINTS: Final[dict[HashName, bytes]] = {
+    "xxh64": b"",
+    "murmur2": hashlib.sha256(b"lanes of murmur2").digest(),
+}
+"""Fingerprints of lanes without cuts, by the hash of their keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,19 +33,32 @@ class LaneLayout:
     lane_count: int
     cuts: LaneCuts | None = None
     """Cuts of each partition; None: all of them into equal ranges."""
+    hash: HashName = "xxh64"
+    """Hash of keys. With `murmur2` a key's lane index is its partition in a topic of `index_count`
+    partitions whose producers use Kafka's default partitioner."""
 
     def __post_init__(self) -> None:
         if self.partition_count < 1:
             raise ValueError(f"partition_count must be at least 1, got {self.partition_count}")
         if not 1 <= self.lane_count <= LANE_COUNT_MAX:
             raise ValueError(f"lane_count must be 1 to {LANE_COUNT_MAX}, got {self.lane_count}")
+        if self.cuts is not None and self.hash != "xxh64":
+            raise ValueError(f"lanes by {self.hash} have no cuts")
         if self.cuts is not None and self._cut_counts != (self.partition_count, self.lane_count):
             raise ValueError(f"cuts are of {self._cut_counts} partitions and lanes, not of {self}")
 
     @property
     def fingerprint(self) -> bytes:
-        """Return a hash of the cuts, 32 bytes; none for equal ranges."""
-        return b"" if self.cuts is None else self.cuts.fingerprint
+        """Return a hash of the cuts or of the key hash, 32 bytes; none for equal ranges of XXH64.
+
+        Partition count and lane count are not in it.
+        """
+        return HASH_FINGERPRINTS[self.hash] if self.cuts is None else self.cuts.fingerprint
+
+    @property
+    def key_hash(self) -> KeyHash:
+        """Return the rule that gives keys their points."""
+        return hash_of_lanes(self.hash, self.partition_count, self.lane_count)
 
     @property
     def index_count(self) -> int:
@@ -58,13 +81,18 @@ class LaneLayout:
 
     def key_range(self, partition: int, lane: int) -> KeyRange:
         """Return the key range of a lane of a partition."""
-        return self.key_split(partition).key_range(lane)
+        split = self.key_split(partition)
+        return split.key_range(lane if split.outputs is None else split.outputs.index(lane))
 
     def key_split(self, partition: int) -> KeySplit:
         """Return how a partition is split: lane k is output k. Equal splits are one object."""
         if not 0 <= partition < self.partition_count:
             raise ValueError(f"no lane of partition {partition} in {self}")
-        return even_split(self.lane_count) if self.cuts is None else self.cuts.splits[partition]
+        if self.cuts is not None:
+            return self.cuts.splits[partition]
+        if self.hash == "xxh64":  # asked for each lane of each fetch
+            return even_split(self.lane_count)
+        return _residue_split(self.partition_count, self.lane_count)
 
     @property
     def _cut_counts(self) -> tuple[int, int]:
@@ -75,3 +103,14 @@ class LaneLayout:
         if not 0 <= index < self.index_count:
             raise ValueError(f"no lane index {index} in {self}")
         return index
+
+
+@lru_cache(maxsize=256)
+def _residue_split(partition_count: int, lane_count: int) -> KeySplit:
+    return even_split(lane_count, murmur2_hash(partition_count, lane_count))
+
+
+@lru_cache(maxsize=256)
+def hash_of_lanes(name: HashName, partition_count: int, lane_count: int) -> KeyHash:
+    """Return the key hash of a topic's lanes."""
+    return XXH64 if name == "xxh64" else murmur2_hash(partition_count, lane_count)

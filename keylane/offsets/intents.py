@@ -256,6 +256,7 @@ def intent_of(
             timestamp_ms=now_ms,
             pushed=offset,
             topic_name=after.topic_name,
+            hash_tag=after.hash_tag,
             positions=tuple((hi, position) for _, hi, position in after.positions()),
         ),
     )
@@ -268,6 +269,7 @@ def _arrived(state: OffsetState, after: PositionsValue) -> OffsetState:
         ranges=state.ranges(),
         pushed=state.pushed,
         topic_name=after.topic_name,
+        hash_tag=after.hash_tag,
         individual_commits_max=state.individual_commits_max,
     )
     arrived.mark_pushed(after.pushed)

@@ -55,7 +55,7 @@ class OffsetState:
 
     __slots__ = (
         "_positions", "_ranges", "_stable_position", "_unsaved",
-        "individual_commits_max", "pushed", "topic_name",
+        "hash_tag", "individual_commits_max", "pushed", "topic_name",
     )  # fmt: skip
 
     def __init__(
@@ -65,15 +65,17 @@ class OffsetState:
         base: int = 0,
         topic_name: str = "",
         individual_commits_max: int = INDIVIDUAL_COMMITS_MAX,
+        hash_tag: str = "",
     ) -> None:
         """Start from Kafka's own group offset.
 
         committed: Kafka's committed offset; None: the group has none there.
         base: without a commit, where members are assumed to start. The log start offset is always
         right; a higher one must be known to be where the lowest member starts.
+        hash_tag: of the `KeyHash` by which keys have positions.
         """
         start = base if committed is None else committed
-        self.topic_name = topic_name
+        self.topic_name, self.hash_tag = topic_name, hash_tag
         self.individual_commits_max = individual_commits_max
         self.pushed = committed
         """Kafka's own group offset as last seen or set; None: none there."""
@@ -91,6 +93,7 @@ class OffsetState:
         pushed: int | None,
         topic_name: str = "",
         individual_commits_max: int = INDIVIDUAL_COMMITS_MAX,
+        hash_tag: str = "",
     ) -> OffsetState:
         """Rebuild a state from journal records.
 
@@ -98,7 +101,10 @@ class OffsetState:
         become tombstones of `unsaved()`.
         """
         state = cls(
-            committed=pushed, topic_name=topic_name, individual_commits_max=individual_commits_max
+            committed=pushed,
+            topic_name=topic_name,
+            individual_commits_max=individual_commits_max,
+            hash_tag=hash_tag,
         )
         state._positions = positions.copy()
         state._unsaved.positions = False
@@ -113,6 +119,7 @@ class OffsetState:
         """Return an independent copy. Cost: of ranges, 0.2 ms at 100,000; positions are shared."""
         other: OffsetState = OffsetState.__new__(OffsetState)
         other.topic_name, other.pushed = self.topic_name, self.pushed
+        other.hash_tag = self.hash_tag
         other.individual_commits_max = self.individual_commits_max
         other._positions, other._ranges = self._positions.copy(), self._ranges.copy()
         other._unsaved, other._stable_position = self._unsaved.copy(), self._stable_position
@@ -120,8 +127,8 @@ class OffsetState:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OffsetState) and (
-            (self.topic_name, self.pushed, self._positions, self._ranges)
-            == (other.topic_name, other.pushed, other._positions, other._ranges)
+            (self.topic_name, self.hash_tag, self.pushed, self._positions, self._ranges)
+            == (other.topic_name, other.hash_tag, other.pushed, other._positions, other._ranges)
         )
 
     __hash__ = None  # type: ignore[assignment]  # mutable
@@ -302,6 +309,12 @@ class OffsetState:
             self._note_moved()
         self._prune()
         return moved
+
+    def rehash(self, hash_tag: str) -> None:
+        """Go over to another key hash: all keys begin again at the stable position."""
+        start, committed = self.stable_position, self._positions.is_committed
+        self.hash_tag, self._unsaved.positions = hash_tag, True
+        self._move(move_to(Position(start, start, committed=committed)))
 
     # -- Kafka's own offset, deletions, retention -------------------------------------------
 

@@ -80,7 +80,8 @@ class _Written:
     """Positions that the journal holds, if that is sure."""
     pending: PositionMap | None = None
     """Positions that were given out to be written, without an ack."""
-    topic_name: str = ""
+    names: tuple[str, str] = ("", "")
+    """Topic name and key hash of the last whole record."""
     count: int = 0
     """Steps behind the whole record."""
     room: int = 0
@@ -178,7 +179,7 @@ class Steps:
         is_whole: bool,
     ) -> list[Entry]:
         positions = state.positions_held()
-        written.pending, written.topic_name = positions, state.topic_name
+        written.pending, written.names = positions, (state.topic_name, state.hash_tag)
         written.base, written.count, written.room = None, 0, 0
         if not is_whole and len(positions) >= INTERVALS_MIN:
             self._base_last = written.base = max(now_ms, self._base_last + 1)
@@ -187,6 +188,7 @@ class Steps:
                 timestamp_ms=now_ms,
                 pushed=state.pushed,
                 topic_name=state.topic_name,
+                hash_tag=state.hash_tag,
                 positions=positions.ends(),
                 base=written.base,
             )
@@ -207,7 +209,9 @@ def _step(
     if held is None or base is None or written.count >= STEPS_MAX:
         return None
     step = positions.step_from(held)
-    if 2 * len(step.changes) > len(positions) or written.topic_name != state.topic_name:
+    if 2 * len(step.changes) > len(positions):
+        return None
+    if written.names != (state.topic_name, state.hash_tag):
         return None
     value = write_step(StepValue(timestamp_ms=now_ms, base=base, pushed=state.pushed, step=step))
     return value if len(value) <= written.room else None

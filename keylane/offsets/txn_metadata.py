@@ -16,6 +16,7 @@ was concluded is said by `"epoch":[<leader epoch>,<first offset seen of it>]`, w
 Which owner of the group has pushed it, and when, is said by `"pusher":[<producer id>,<epoch>,
 <seconds since 1970>]`. Where members said all of it, there is nothing more, and the first number
 is 2: a keylane from before that passes it over. A zero byte follows the text.
+Where keys have another hash than XXH64, its tag stands as `"hash"`.
 A key range that is no lane of equal ranges stands as two hexadecimal texts in the place of count
 and lane. `offset` counts from `at`; the leader epoch and the client's own metadata follow where
 there are any. A note that does not fit the offset and topic it stands beside was copied there by
@@ -98,10 +99,15 @@ class LaneNote:
         return not self.commits
 
 
-def write_note(topic_id: uuid.UUID, note: LaneNote) -> str:
-    """Encode a note; about 12 characters per lane. What was said is left out where it is long."""
+def write_note(topic_id: uuid.UUID, note: LaneNote, hash_tag: str = "") -> str:
+    """Encode a note; about 12 characters per lane. What was said is left out where it is long.
+
+    hash_tag: of the `KeyHash` of the lanes.
+    """
     lanes = [_entry(commit, note.position) for commit in note.commits]
     fields = {"keylane": 1, "topic": topic_id.hex, "at": note.position, "lanes": lanes}
+    if hash_tag:
+        fields["hash"] = hash_tag
     if note.seen is not None:
         fields["epoch"] = note.seen
     if note.pusher is not None:
@@ -125,8 +131,13 @@ def said_note(topic_id: uuid.UUID, position: int, pusher: Pusher | None) -> str:
     )
 
 
-def read_note(text: str | None, topic_id: uuid.UUID, committed: int | None) -> LaneNote | None:
-    """Decode the metadata of a group offset; None: it is no note, or not of this offset."""
+def read_note(
+    text: str | None, topic_id: uuid.UUID, committed: int | None, hash_tag: str = ""
+) -> LaneNote | None:
+    """Decode the metadata of a group offset; None: it is no note, or not of this offset.
+
+    Nor is it one where its lanes are of another key hash: the offset alone counts then.
+    """
     if text is None or not text.startswith((PREFIX, SAID_PREFIX)):
         return None
     try:
@@ -137,6 +148,8 @@ def read_note(text: str | None, topic_id: uuid.UUID, committed: int | None) -> L
         pusher = _pusher(fields.get("pusher"))
         if text.startswith(SAID_PREFIX):
             return LaneNote(position, (), pusher=pusher, is_said=True)
+        if fields.get("hash", "") != hash_tag:
+            return None
         commits, said = (
             tuple(_commit(entry, position) for entry in entries)
             for entries in (fields["lanes"], fields.get("said", ()))

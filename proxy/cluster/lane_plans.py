@@ -35,6 +35,9 @@ def load_plans(rules: Sequence[LaneRule], *, lane_name_pattern: str | None) -> d
         except ConfigInvalid as error:
             raise ConfigInvalid(f"lanes.{number}.plan: {error}") from None
         _check_topic(place, rule.topic, plan, lane_name_pattern)
+        hashed = next((other for other in rules if other.matches(plan.topic)), rule)
+        if hashed.hash != "xxh64":
+            raise ConfigInvalid(f"{place}: topic {plan.topic} has lanes by {hashed.hash}, uncut")
         plans[rule.topic] = LaneCuts.of(plan.cuts)
     return plans
 

@@ -47,7 +47,8 @@ class Adoption:
         NotCoordinator.
         """
         key = state_key(group, view.topic_id, partition)
-        note = read_note(metadata, view.topic_id, found)
+        hash_tag = view.hash_tag(partition)
+        note = read_note(metadata, view.topic_id, found, hash_tag)
         known = self._recognised(key, found, note)
         if known is not None:
             return known
@@ -68,6 +69,7 @@ class Adoption:
                 base=base,
                 topic_name=view.topic,
                 individual_commits_max=self.individual_commits_max,
+                hash_tag=hash_tag,
             )
             state.mark_pushed(found)
         else:

@@ -5,6 +5,7 @@ Source: docs/decisions/005, 022, 026, 027, 030.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -33,6 +34,8 @@ from keylane.proxy.lanes.split_io import ScannedBlock
 from keylane.proxy.scans.known_scans import Scans
 from keylane.proxy.scans.waits import ScanWaits
 from keylane.proxy.topics.view import View
+
+log = logging.getLogger("keylane.groups")
 
 LOCK_WAIT_S: Final = 10.0
 """Bound on one answer of a broker under the lock; clients give up later (30 s)."""
@@ -160,7 +163,19 @@ class GroupStates:
 
         Raises: NotCoordinator.
         """
-        return self._table_of(group).get(state_key(group, view.topic_id, partition))
+        table, key = self._table_of(group), state_key(group, view.topic_id, partition)
+        state = table.get(key)
+        if state is None or state.hash_tag == view.hash_tag(partition):
+            return state
+        state = state.copy()
+        state.rehash(view.hash_tag(partition))
+        table.put(key, state)
+        log.warning(
+            "lanes begin again at the stable offset, as the hash of keys has changed "
+            "group=%s topic=%s partition=%d offset=%d",
+            group, view.topic, partition, state.stable_position,
+        )  # fmt: skip
+        return state
 
     def has_state(self, key: StateKey) -> bool:
         """Return whether the group has one, if this node serves the group and has loaded it."""
@@ -185,7 +200,12 @@ class GroupStates:
         Raises: UpstreamLost, when the partition's leader has to be asked, and does not answer;
         NotCoordinator.
         """
-        return await self._adoption.adopt(group, view, partition, kafka_committed, metadata)
+        self.state_of(group, view, partition)  # what a note says is of the hash as it is now
+        state = await self._adoption.adopt(group, view, partition, kafka_committed, metadata)
+        if state.hash_tag == view.hash_tag(partition):
+            return state
+        # A push from before the change of the hash has arrived, and is in the table.
+        return self.state_of(group, view, partition) or state
 
     def states(self) -> Iterator[tuple[StateKey, OffsetState]]:
         """Yield the loaded states of all groups; not to be changed."""

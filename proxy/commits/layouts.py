@@ -11,6 +11,7 @@ from typing import Final
 
 from keylane.config.node import ProxyConfig
 from keylane.errors import ConfigInvalid
+from keylane.keyrange.lane import HASH_FINGERPRINTS
 from keylane.offsets.records.journal import TIMESTAMP_MS_MAX, JournalRecord, LayoutValue
 from keylane.offsets.table import OffsetTable
 from keylane.proxy.topics.registry import TopicRegistry
@@ -48,7 +49,13 @@ class Layouts:
                     f"lanes: topic {topic.name} has {pinned.lane_count} lanes per partition, and "
                     f"groups with offsets; {found[1]} would move lanes under them. {REMEDY}"
                 )
-            if registry.fingerprint_of(name) != pinned.fingerprint:
+            hashes = {pinned.fingerprint, registry.fingerprint_of(name)}
+            if len(hashes) > 1 and HASH_FINGERPRINTS["murmur2"] in hashes:
+                raise ConfigInvalid(
+                    f"lanes: topic {topic.name} has groups with offsets, whose keys had another "
+                    f"hash than now; their lanes would begin again at the stable offset. {REMEDY}"
+                )
+            if len(hashes) > 1:
                 raise ConfigInvalid(
                     f"lanes: topic {topic.name} has groups with offsets, whose lanes were cut at "
                     f"other hashes than now. {REMEDY}"

@@ -6,7 +6,8 @@ Source: Kafka's kafka-consumer-groups, which shows the same of partitions (KIP-8
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +33,8 @@ KEY_RANGE: Final = "key-range"
 DEAD: Final = "Dead"
 """State of groups that brokers do not know."""
 NO_OFFSET: Final = -1
+Misplaced = Callable[[uuid.UUID], Mapping[int, int]]
+"""Gives the offset of the first record in another partition than its key's, by partition."""
 LANES_AT_ONCE: Final = 256
 """Lanes that are looked at, some 5 ms, before others are served."""
 
@@ -101,6 +104,15 @@ class MoveReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MisplacedReport:
+    """The first record of a partition that Kafka's default partitioner puts into another one."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupReport:
     """A group and its lanes."""
 
@@ -116,6 +128,8 @@ class GroupReport:
     lanes: tuple[LaneReport, ...]
     moves: tuple[MoveReport, ...] = ()
     """The last moves of lanes of a group of the consumer protocol, the newest first."""
+    misplaced: tuple[MisplacedReport, ...] = ()
+    """Of its topics by murmur2, as far as readers of this node have met such records."""
 
 
 async def ask_group(cluster: Cluster, group: str, request: Any) -> tuple[int, Any]:
@@ -145,6 +159,10 @@ class _Entry(NamedTuple):
         )  # fmt: skip
 
 
+Holders = tuple[Mapping[Lane, str], Sequence[Any]]
+"""Member ids by lane, and the members with their `member_id`, `client_id` and `client_host`."""
+
+
 class GroupDescriber:
     """Puts together what Kafka, the offset states and the readers know of a group."""
 
@@ -156,10 +174,25 @@ class GroupDescriber:
         tallies: LaneTallies,
         generations: Generations,
         consumer_groups: ConsumerGroups,
+        misplaced: Misplaced = lambda _: {},
     ) -> None:
         self._consumer_groups = consumer_groups
         self._cluster, self._groups, self._loads = cluster, groups, loads
         self._tallies, self._generations = tallies, generations
+        self._misplaced = misplaced
+
+    async def holders(self, group: str) -> Holders:
+        """Return what members of a group hold now, and the members. Raises: UpstreamLost."""
+        served, group_id = self._consumer_groups.find(group), GroupId(group)
+        if served is not None and served.members:
+            asked = ConsumerGroupDescribeRequest(
+                group_ids=(group_id,), include_authorized_operations=False
+            )
+            _, described = await ask_group(self._cluster, group, asked)
+            return _given(served), [_Entry.of(member) for member in described.members]
+        request = DescribeGroupsRequest(groups=(group_id,), include_authorized_operations=False)
+        _, described = await ask_group(self._cluster, group, request)
+        return read_owners(described), described.members
 
     async def describe(self, group: str) -> GroupReport | None:
         """Ask and put together; None: there is no such group.
@@ -188,6 +221,9 @@ class GroupDescriber:
             generation_id=planned.generation_id if planned is not None else None,
             members=_members(described.members, lanes, planned),
             lanes=tuple(lanes),
+            misplaced=tuple(
+                entry for view in views for entry in misplaced_of(view, self._misplaced)
+            ),
         )
 
     async def _describe_served(self, group: str, served: ConsumerGroup) -> GroupReport | None:
@@ -199,13 +235,10 @@ class GroupDescriber:
         if described.error_code != ErrorCode.none:
             return None
         await self._groups.ready(group)
-        owners = {lane: one.member_id for one in served.members.values() for lane in one.given}
+        owners = _given(served)
         names = {name: one.member_id for name, one in served.members.items()}
-        lanes = [
-            lane
-            for view in await self._views(group, owners)
-            for lane in await self._lanes(group, view, owners)
-        ]
+        views = await self._views(group, owners)
+        lanes = [lane for view in views for lane in await self._lanes(group, view, owners)]
         moves = [
             MoveReport(
                 at_ms=move.at_ms,
@@ -227,6 +260,9 @@ class GroupDescriber:
             members=_members(entries, lanes, None),
             lanes=tuple(lanes),
             moves=tuple(moves),
+            misplaced=tuple(
+                entry for view in views for entry in misplaced_of(view, self._misplaced)
+            ),
         )
 
     async def _views(self, group: str, owners: Mapping[Lane, str]) -> list[View]:
@@ -275,6 +311,16 @@ class GroupDescriber:
                 )
             )
         return reports
+
+
+def _given(served: ConsumerGroup) -> dict[Lane, str]:
+    return {lane: one.member_id for one in served.members.values() for lane in one.given}
+
+
+def misplaced_of(view: View, misplaced: Misplaced) -> tuple[MisplacedReport, ...]:
+    """Return the first misplaced records of the view's topic, by partition."""
+    found = misplaced(view.topic_id).items()
+    return tuple(MisplacedReport(topic=view.topic, partition=p, offset=at) for p, at in found)
 
 
 def read_owners(described: Any) -> dict[Lane, str]:

@@ -61,6 +61,7 @@ def layout_of(views: Iterable[View]) -> list[dict[str, Any]]:
             "partitions": view.layout.partition_count,
             "lanes": view.layout.lane_count,
             "borders": _borders(view),
+            "range_of": _range_of(view),
         }
         for view in sorted(views, key=lambda view: view.name)
     ]
@@ -99,6 +100,12 @@ def _borders(view: View) -> list[list[str]]:
     if all(split == splits[0] for split in splits):
         splits = splits[:1]
     return [[str(cut) for cut in split.cuts] for split in splits]
+
+
+def _range_of(view: View) -> list[int] | None:
+    """Return which of the ranges between the borders each lane has; None: lane k has range k."""
+    outputs = view.layout.key_split(0).outputs
+    return None if outputs is None else [outputs.index(lane) for lane in range(len(outputs))]
 
 
 def _by_index(rates: dict[int, float], view: View) -> list[int | None]:

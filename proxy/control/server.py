@@ -17,6 +17,7 @@ from aiohttp import web
 from keylane.config.node import split_address
 from keylane.errors import ConfigInvalid
 from keylane.proxy.control.api.assignments import AssignmentHandlers, ClusterTopics
+from keylane.proxy.control.api.keys import KeyHandlers
 from keylane.proxy.control.api.openapi import describe
 from keylane.proxy.control.api.operations import READ, ControlOperation
 from keylane.proxy.control.api.problems import Problem, answer_problems
@@ -28,6 +29,7 @@ from keylane.proxy.control.door import BACKLOG, ControlDoor
 from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import CONTENT_TYPE, Exposition
+from keylane.proxy.control.topics import TopicDescriber
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.topics.settings_store import SettingsStore
 
@@ -39,6 +41,7 @@ class Shown:
     exposition: Exposition
     health: Health
     describer: GroupDescriber
+    topics: TopicDescriber
     live: LiveFeed
 
 
@@ -73,6 +76,7 @@ class ControlServer:
         self._listener: asyncio.Server | None = None
         self.operations: list[ControlOperation] = [
             *self._status_operations(),
+            *KeyHandlers(shown.topics).operations(),
             *AssignmentHandlers(settings, topics).operations(),
             *SwitchHandlers(settings).operations(),
         ]

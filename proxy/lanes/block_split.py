@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from keylane.errors import BatchUnsupported
 from keylane.kernel.recompress import recompress
-from keylane.keyrange.key_split import KeySplit
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.lanes.split_io import ReaderKit, SplitFunction
 from keylane.proxy.runtime.stats import ProxyStats
@@ -49,7 +49,7 @@ def timed(
 
 
 async def split_next(
-    kit: ReaderKit, records: memoryview, key_split: KeySplit, codec: int, room: ReadRoom
+    kit: ReaderKit, records: memoryview, at: PartitionSplit, codec: int, room: ReadRoom
 ) -> tuple[Any, NDArray[np.int64]] | None:
     """Split one block in a thread. A batch larger than a block waits for memory first.
 
@@ -59,9 +59,9 @@ async def split_next(
     if len(records) <= AT_ONCE_BYTES_MAX:
         bound = min(AT_ONCE_PLAIN_BYTES_MAX, kit.plain_bytes_max)
         with suppress(BatchUnsupported):  # it is small on the wire only
-            return _split_and_sum(kit.split, records, key_split, codec, bound, bound)
+            return _split_and_sum(kit.split, records, at, codec, bound, bound)
     loop = asyncio.get_running_loop()
-    job = partial(_split_and_sum, kit.split, records, key_split, codec, kit.plain_bytes_max)
+    job = partial(_split_and_sum, kit.split, records, at, codec, kit.plain_bytes_max)
     if room.is_large:
         await room.for_batch(kit.plain_bytes_max)
     try:
@@ -77,7 +77,7 @@ async def split_next(
 def _split_and_sum(
     split: SplitFunction,
     records: memoryview,
-    key_split: KeySplit,
+    at: PartitionSplit,
     codec: int,
     plain_bytes_max: int,
     batch_bytes_max: int,
@@ -85,9 +85,10 @@ def _split_and_sum(
     """Split in a thread, compress where asked to, and find each lane's last record."""
     block = split(
         records,
-        key_split,
+        at.key_split,
         plain_bytes_max=plain_bytes_max,
         batch_bytes_max=batch_bytes_max,
+        partition=at.partition,
     )
     if block is None:
         return None

@@ -31,6 +31,7 @@ from keylane.kernel.split import split_block
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.lanes.block_split import timed
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetch, LaneFetchRequest
+from keylane.proxy.lanes.misplaced import MisplacedRecords
 from keylane.proxy.lanes.pending_fetch import Cursor, LanePoll, Turn
 from keylane.proxy.lanes.read_memory import Gates
 from keylane.proxy.lanes.reader import PartitionReader
@@ -96,6 +97,7 @@ class LaneFetcher:
             pool=self._pool,
             gates=Gates.of(limits.filtering_bytes_max, limits.batch_bytes_max),
             refused=RefusedBatches(),
+            misplaced=MisplacedRecords(stats),
             cache=SliceCache(bytes_max=limits.cache_bytes_max),
             clock=clock,
             stats=stats,
@@ -124,6 +126,11 @@ class LaneFetcher:
     def cache(self) -> SliceCache:
         """Return the slices that wait for lanes, of all partitions."""
         return self._kit.cache
+
+    @property
+    def misplaced(self) -> MisplacedRecords:
+        """Return records in other partitions than their keys have by murmur2."""
+        return self._kit.misplaced
 
     async def fetch(self, request: LaneFetchRequest) -> list[LaneAnswer]:
         """Answer every lane of the request, in order. Errors of brokers are answers, not raised."""

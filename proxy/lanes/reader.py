@@ -319,9 +319,7 @@ class PartitionReader:
         aborted = raw.aborted if is_committed else ()
         while position < len(records):
             try:
-                found = await split_next(
-                    self._kit, records[position:], self.key_split, self._codec, room
-                )
+                found = await split_next(self._kit, records[position:], self._at, self._codec, room)
             except BatchUnsupported as error:
                 last = last_offset_at(records, position, offset)
                 self._refuse(offset, last, error.reason)
@@ -380,6 +378,8 @@ class PartitionReader:
         stats.decompressed_bytes += split.plain_bytes
         stats.records += split.record_count
         self._kit.publish()
+        if split.misplaced_offset >= 0:
+            self._kit.misplaced.note(self.topic, *self._at.place, split.misplaced_offset)
         start, holes = min(offset, split.base_offset), split.holes
         if split.base_offset > offset:
             holes = ((offset, split.base_offset - 1), *holes)

@@ -20,6 +20,7 @@ from keylane.cache.slice_cache import SliceCache
 from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.lineage import NO_EPOCH, EpochEnd, Lineages
+from keylane.proxy.lanes.misplaced import MisplacedRecords
 from keylane.proxy.lanes.read_memory import Gates, ReadRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
 from keylane.proxy.runtime.memory_plan import BLOCK_BYTES
@@ -134,6 +135,7 @@ class ReaderKit:
     pool: Executor
     gates: Gates
     refused: RefusedBatches
+    misplaced: MisplacedRecords
     cache: SliceCache
     clock: Callable[[], float]
     stats: ProxyStats

@@ -67,6 +67,7 @@ class _Rule(_Model):
     topic: Text
     lanes: Annotated[int, Field(ge=1, le=INT32_MAX)]
     fingerprint: Text = ""
+    hash: Text = "xxh64"
 
 
 class _Node(_Model):

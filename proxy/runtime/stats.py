@@ -181,6 +181,10 @@ class ProxyStats:
     batches_refused: int = _counter(
         "Batches larger than `batch_bytes_max`, or of an old format, at which lanes stop."
     )
+    blocks_misplaced: int = _counter(
+        "Blocks of topics with `hash: murmur2` in which a record stands in another partition than "
+        "Kafka's default partitioner has for its key."
+    )
     logs_cut: int = _counter(
         "Times that records which were read are no longer in a partition's log."
     )

@@ -7,6 +7,7 @@ Source: docs/decisions/021; `keylane.offsets.scan` for the meaning of a scan.
                       even (0)       int32 intervals
                       cut (1)        int32 cuts, and each 8 bytes; int8 flag, and if it is 1 an
                                      int16 output of each interval
+                      hashed (3)     int32 intervals, int32 partition count: even lanes by murmur2
                       reference (2)  16 bytes: the digest of a split of an earlier packet
              topics   int32 count, and each: topic id, name
              items    int32 count, and each: int32 size, int8 kind, then
@@ -37,6 +38,7 @@ from numpy.typing import NDArray
 from keylane.bounded import BoundedDict
 from keylane.config.own_names import SCANS_TOPIC
 from keylane.errors import FrameInvalid, ScansInvalid
+from keylane.keyrange.hash import XXH64, murmur2_hash, odd_part
 from keylane.keyrange.key_split import KeySplit, PartitionSplit, even_split
 from keylane.keyrange.space import LANE_COUNT_MAX
 from keylane.offsets.lineage import PartitionKey
@@ -47,6 +49,7 @@ VERSION: Final = 0
 EVEN: Final = 0
 CUTS: Final = 1
 REFERENCE: Final = 2
+HASHED: Final = 3
 SCAN_ITEM: Final = 0
 CUT_ITEM: Final = 1
 HEAD: Final = struct.Struct(">hi16s")
@@ -132,15 +135,26 @@ class Packet:
 
 def is_published(split: KeySplit) -> bool:
     """Return whether scans by this split are published at all."""
+    if split.key_hash != XXH64 and not _is_even(split):
+        return False
     return (
         split.output_count <= OUTPUTS_PUBLISHED_MAX and len(split.lows) <= INTERVALS_PUBLISHED_MAX
     )
+
+
+def _is_even(split: KeySplit) -> bool:
+    count, key_hash = len(split.lows), split.key_hash
+    if count > LANE_COUNT_MAX or key_hash.odd_lanes not in (0, odd_part(count)):
+        return False
+    even = even_split(count) if key_hash == XXH64 else even_split(count, key_hash)
+    return split == even
 
 
 def digest_of(split: KeySplit) -> bytes:
     """Return 16 bytes that name a split; equal for equal splits."""
     digest = hashlib.sha256(split.limits.astype("<u8").tobytes())
     digest.update(split.output_of.astype("<i2").tobytes())
+    digest.update(split.key_hash.tag.encode())
     return digest.digest()[:DIGEST_BYTES]
 
 
@@ -235,7 +249,12 @@ def write_packets(
 def _write_split(writer: Writer, split: KeySplit, is_known: Callable[[KeySplit], bool]) -> int:
     """Write a row of the table; return its size in bytes."""
     count = len(split.lows)
-    if count <= LANE_COUNT_MAX and split == even_split(count):
+    if split.key_hash != XXH64:  # even, or it were not published
+        writer.int8(HASHED)
+        writer.int32(count)
+        writer.int32(split.key_hash.partition_count)
+        return SPLIT_BYTES_MIN + 4
+    if _is_even(split):
         writer.int8(EVEN)
         writer.int32(count)
         return SPLIT_BYTES_MIN
@@ -340,9 +359,13 @@ def _read_split(reader: Reader, book: SplitBook) -> KeySplit | None:
     if kind == REFERENCE:
         return book.use(reader.uuid())
     count = reader.int32()
-    if kind == EVEN:
+    if kind in (EVEN, HASHED):
         _expect(f"{count} even intervals", that=1 <= count <= LANE_COUNT_MAX)
-        return even_split(count)
+        if kind == EVEN:
+            return even_split(count)
+        partitions = reader.int32()
+        _expect(f"{partitions} partitions", that=partitions >= 1)
+        return even_split(count, murmur2_hash(partitions, count))
     _expect(f"split of kind {kind}", that=kind == CUTS)
     _expect(f"{count} cuts", that=0 <= count < INTERVALS_PUBLISHED_MAX)
     cuts = _values(reader, WIDTHS[8], count)

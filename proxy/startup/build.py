@@ -128,8 +128,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     )
     control: ControlServer | None = None
     if config.control is not None:
-        plans = shared.generations, shared.consumer_groups
-        describer = GroupDescriber(cluster, groups, loads, tallies, *plans)
+        describer = build_describer(shared, tallies)
         control = make_control(config.control, describer, base, shared, settings, nodes.group)
     return Parts(
         base=base,
@@ -256,6 +255,19 @@ def note_past(groups: GroupOffsets, cluster: Cluster, block: ScannedBlock) -> No
     led = cluster.leaders.get(block.at.place)
     if led is not None:
         groups.scans.note_past(block, led[1])
+
+
+def build_describer(shared: Shared, tallies: LaneTallies) -> GroupDescriber:
+    """Return what describes groups on their lanes."""
+    return GroupDescriber(
+        shared.cluster,
+        shared.groups,
+        shared.loads,
+        tallies,
+        shared.generations,
+        shared.consumer_groups,
+        shared.fetcher.misplaced.of,
+    )
 
 
 def build_forgetting(shared: Shared, tallies: LaneTallies) -> Forgetting:

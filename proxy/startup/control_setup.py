@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import Exposition, Source
 from keylane.proxy.control.server import Access, ControlServer, Shown
+from keylane.proxy.control.topics import TopicDescriber
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.runtime.stats import COUNTER, GAUGE, ProxyStats, Sample
@@ -93,6 +95,8 @@ def make_control(
         known = sorted({key.group for key, _ in shared.groups.states()}.difference(joined))
         return joined + known
 
+    cluster_topics = ClusterTopics(cluster)
+    topics = make_topics(describer, cluster_topics, shared)
     gauges = GroupGauges(shared.groups.states, shared.fetcher.log_ends, shared.fetcher.lane_count)
     live = LiveFeed(
         describer,
@@ -110,9 +114,9 @@ def make_control(
     base.health.notes.append(base.upkeep.lines)
     return ControlServer(
         address,
-        Shown(Exposition(sources), base.health, describer, live),
+        Shown(Exposition(sources), base.health, describer, topics, live),
         settings,
-        ClusterTopics(cluster),
+        cluster_topics,
         elsewhere=shared.placement.control_of_group,
         access=Access(
             guard=ControlGuard(config),
@@ -123,4 +127,23 @@ def make_control(
                 per_address_max=config.control_connections_per_address_max,
             ),
         ),
+    )
+
+
+def make_topics(describer: GroupDescriber, topics: ClusterTopics, shared: Shared) -> TopicDescriber:
+    """Return what describes topics with lanes, and finds the place of a key."""
+
+    def topic_groups(topic_id: uuid.UUID) -> dict[str, bool]:
+        """Groups that have offsets of the topic's lanes, then those that have joined here."""
+        known = {key.group for key, _ in shared.groups.states() if key.topic_id == topic_id}
+        met = {*shared.generations.groups(), *shared.consumer_groups.names()}
+        joined = sorted(met - known)
+        return dict.fromkeys(sorted(known), True) | dict.fromkeys(joined, False)
+
+    return TopicDescriber(
+        shared.cluster.registry,
+        topics,
+        misplaced=shared.fetcher.misplaced.of,
+        groups=topic_groups,
+        ask=describer.holders,
     )

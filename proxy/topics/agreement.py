@@ -36,10 +36,14 @@ class Meaning(NamedTuple):
     """Lanes per partition."""
     fingerprint: str = ""
     """Fingerprint of a plan's cuts, in hex; empty for equal ranges."""
+    hash: str = "xxh64"
+    """Name of the hash of keys."""
 
     def __str__(self) -> str:
         """Return the lanes in words, for a log line."""
         text = f"{self.lanes} lanes per partition of {self.topic}"
+        if self.hash != "xxh64":
+            text = f"{text} by {self.hash}"
         return f"{text} by the plan {self.fingerprint[:12]}" if self.fingerprint else text
 
 
@@ -70,11 +74,18 @@ class LaneMeanings:
         if match is not None and not match["topic"].startswith("__"):
             lanes = int(match["lanes"])
             if lanes <= LANE_COUNT_MAX:
-                return Meaning(match["topic"], lanes, fingerprint)
-        for rule in self.rules:
-            if falls_under(name, rule.topic):
-                return Meaning(name, rule.lanes, fingerprint)
-        return None
+                return Meaning(match["topic"], lanes, fingerprint, self._hash_of(match["topic"]))
+        rule = self.rule_of(name)
+        return None if rule is None else Meaning(name, rule.lanes, fingerprint, rule.hash)
+
+    def rule_of(self, topic: str) -> NodeRule | None:
+        """Return the rule of a topic under its own name; None: it is plain."""
+        return next((rule for rule in self.rules if falls_under(topic, rule.topic)), None)
+
+    def _hash_of(self, topic: str) -> str:
+        # All names of a topic share its hash: positions of a group do not say by which name.
+        rule = self.rule_of(topic)
+        return "xxh64" if rule is None else rule.hash
 
 
 def compile_lane_names(pattern: str) -> re.Pattern[str]:
@@ -97,7 +108,9 @@ def node_rules(rules: Iterable[LaneRule], plans: Mapping[str, LaneCuts]) -> tupl
         lanes = rule.lanes if cuts is None else cuts.lane_count
         assert lanes is not None, "a rule has lanes or a plan"
         fingerprint = "" if cuts is None else cuts.fingerprint.hex()
-        reported.append(NodeRule(topic=rule.topic, lanes=lanes, fingerprint=fingerprint))
+        reported.append(
+            NodeRule(topic=rule.topic, lanes=lanes, fingerprint=fingerprint, hash=rule.hash)
+        )
     return tuple(reported)
 
 

@@ -32,6 +32,8 @@ class NodeRule:
     """Lanes per partition."""
     fingerprint: str = ""
     """Fingerprint of a plan's cuts, in hex; empty for equal ranges."""
+    hash: str = "xxh64"
+    """Name of the hash of keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from keylane.keyrange.hash import XXH64, KeyHash
 from keylane.keyrange.key_split import KeySplit, owners_split
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.proxy.topics.range_table import RangeTable, RangeTableHolder
@@ -22,12 +23,14 @@ LOGGED_MAX: Final = 1000
 """Refusals that are logged per table; further ones say nothing new."""
 
 
-def view_of_cuts(topic: PhysicalTopic, partition: int, cuts: Sequence[int]) -> View:
+def view_of_cuts(
+    topic: PhysicalTopic, partition: int, cuts: Sequence[int], key_hash: KeyHash = XXH64
+) -> View:
     """Return the view of a partition cut at these hashes, for a read by keylane itself.
 
     It has no lanes, so that a commit by it pins no layout.
     """
-    share = Share((KeyRange(0, HASH_MAX),), KeySplit(cuts), 0)
+    share = Share((KeyRange(0, HASH_MAX),), KeySplit(cuts, key_hash=key_hash), 0)
     return View.of_shares("", topic.name, topic.topic_id, {partition: share})
 
 

@@ -13,8 +13,9 @@ from keylane.config.node import LaneRule
 from keylane.config.own_names import OWN_TOPICS
 from keylane.config.topic_rules import matches_glob
 from keylane.errors import ConfigInvalid
+from keylane.keyrange.hash import XXH64, HashName, KeyHash, odd_part
 from keylane.keyrange.key_split import LaneCuts, PartitionSplit
-from keylane.keyrange.lane import LaneLayout
+from keylane.keyrange.lane import HASH_FINGERPRINTS, LaneLayout, hash_of_lanes
 from keylane.proxy.topics.agreement import Disputes, LaneMeanings, node_rules
 from keylane.proxy.topics.view import View
 from keylane.wire.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
@@ -157,9 +158,16 @@ class TopicRegistry:
         return (meaning.topic, meaning.lanes) if meaning is not None else None
 
     def fingerprint_of(self, name: str) -> bytes:
-        """Return the fingerprint of the cuts of `name` by the rules; none for equal ranges."""
+        """Return the fingerprint of the lanes of `name` by the rules, see `LaneLayout`."""
         cuts = self._plans.get(name)
-        return b"" if cuts is None else cuts.fingerprint
+        return HASH_FINGERPRINTS[self._hash_of(name)] if cuts is None else cuts.fingerprint
+
+    def key_hash_of(self, topic: str) -> KeyHash:
+        """Return the key hash of a topic that brokers have, under all names of it."""
+        rule, known = self._own.rule_of(topic), self.topics.get(topic)
+        if rule is None or known is None or rule.hash == "xxh64":
+            return XXH64
+        return hash_of_lanes("murmur2", known.partition_count, rule.lanes)
 
     def is_refused(self, name: str) -> bool:
         """Return whether a name is not served: by its plan, or since nodes do not agree on it."""
@@ -314,7 +322,9 @@ class TopicRegistry:
             topic=topic.name,
             view_id=view_id,
             topic_id=topic.topic_id,
-            lanes=LaneLayout(topic.partition_count, found[1], self._plans.get(name)),
+            lanes=LaneLayout(
+                topic.partition_count, found[1], self._plans.get(name), self._hash_of(name)
+            ),
             reserve=rule is None or rule.reserve_message_value,
             codec=CODEC_NONE if rule is None else CODECS[rule.compression],
         )
@@ -325,6 +335,9 @@ class TopicRegistry:
         disagreement = self.disputes.reason_of(name)
         if disagreement is not None:
             return disagreement
+        other_lanes = self._other_lanes(name)
+        if other_lanes is not None:
+            return other_lanes
         cuts = self._plans.get(name)
         topic = None if cuts is None else self.topics.get(self.physical_name(name))
         if cuts is None or topic is None or topic.partition_count == len(cuts.splits):
@@ -332,4 +345,22 @@ class TopicRegistry:
         return (
             f"lanes: the plan of {name} is for {len(cuts.splits)} partitions, topic "
             f"{topic.name} has {topic.partition_count}"
+        )
+
+    def _hash_of(self, name: str) -> HashName:
+        meaning = self._own.of(name)
+        return "xxh64" if meaning is None or meaning.hash == "xxh64" else "murmur2"
+
+    def _other_lanes(self, name: str) -> str | None:
+        """Return why a lane name cannot stand beside its topic's own lanes by murmur2."""
+        meaning = self._own.of(name)
+        if meaning is None or meaning.hash == "xxh64" or meaning.topic == name:
+            return None
+        rule = self._own.rule_of(meaning.topic)
+        assert rule is not None, "the hash is that of a rule"
+        if odd_part(rule.lanes) == odd_part(meaning.lanes):
+            return None
+        return (
+            f"lanes: {name} needs {rule.lanes} lanes or that times or over a power of two, since "
+            f"topic {meaning.topic} has {rule.lanes} lanes by {meaning.hash}"
         )

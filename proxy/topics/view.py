@@ -114,6 +114,10 @@ class View:
             return self.shares[partition].key_split
         return self.lanes.key_split(partition)
 
+    def hash_tag(self, partition: int) -> str:
+        """Return the tag of the key hash by which the partition is split."""
+        return self.key_split(partition).key_hash.tag
+
     def partition_split(self, partition: int) -> PartitionSplit:
         """Return the key of what is known of the partition under its split."""
         return PartitionSplit(self.topic_id, partition, self.key_split(partition))

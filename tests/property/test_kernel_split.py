@@ -10,6 +10,7 @@ from keylane.errors import BatchUnsupported
 from keylane.kernel.lane_table import lane_table
 from keylane.kernel.single import read_single
 from keylane.kernel.split import split_block
+from keylane.kernel.status import NO_PARTITION
 from keylane.keyrange.key_split import NO_OUTPUT, KeySplit, even_split
 from keylane.keyrange.space import HASH_MAX
 from tests.reference import kernel as reference
@@ -147,7 +148,7 @@ def test_one_record_alone_is_split_as_by_the_twin(
     wire = write_batch(single)
 
     reference.assert_same_answer(wire, key_split, BYTES_MAX, BYTES_MAX)
-    assert read_single(wire, lane_table(key_split), BYTES_MAX) is not None
+    assert read_single(wire, lane_table(key_split), BYTES_MAX, NO_PARTITION) is not None
 
 
 @given(single=singles(), key_split=even_splits, data=st.data())

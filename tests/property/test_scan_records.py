@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.errors import ScansInvalid
+from keylane.keyrange.hash import murmur2_hash
 from keylane.keyrange.key_split import NO_OUTPUT, KeySplit, PartitionSplit, even_split
-from keylane.keyrange.space import HASH_MAX
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX
 from keylane.proxy.scans.records import (
     NO_RECORD,
     OFFSET_MAX,
@@ -21,6 +22,8 @@ from keylane.proxy.scans.records import (
     Scan,
     Sender,
     SplitBook,
+    digest_of,
+    is_published,
     read_packet,
     read_sender,
     write_packets,
@@ -97,6 +100,39 @@ def test_what_is_read_is_what_was_sent(reported: list[News]) -> None:
     assert [fields(item) for packet in found for item in packet.news] == list(map(fields, reported))
     assert all(packet.sender == SENDER for packet in found)
     assert all(read_sender(packet) == SENDER for packet in packets)
+
+
+@given(partitions=st.integers(1, 2**31 - 1), lanes=st.integers(1, LANE_COUNT_MAX))
+def test_lanes_by_murmur2_are_read_as_they_were_sent(partitions: int, lanes: int) -> None:
+    """They are published by their counts alone, and are no lanes by XXH64."""
+    split = even_split(lanes, murmur2_hash(partitions, lanes))
+    scan = Scan(
+        topic="orders",
+        at=PartitionSplit(uuid.UUID(int=7), 0, split),
+        start=0,
+        end=9,
+        columns=np.array([(NO_RECORD, 0, 0)] * lanes, np.int64).T.copy(),
+        holes=(),
+        log_start_offset=0,
+        leader_epoch=1,
+    )
+    (packet,) = write_packets(SENDER, [scan], lambda _: False)
+
+    (found,) = read_all([packet], SplitBook())
+
+    assert is_published(split)
+    assert [fields(item) for item in found.news] == [fields(scan)]
+    (read,) = found.news
+    assert isinstance(read, Scan)
+    assert read.at.key_split != even_split(lanes)
+
+
+def test_free_cuts_by_murmur2_are_not_published() -> None:
+    """A node reads by them for itself, of a group whose name it does not know."""
+    split = KeySplit((1000,), key_hash=murmur2_hash(3, 4))
+
+    assert not is_published(split)
+    assert digest_of(split) != digest_of(KeySplit((1000,)))
 
 
 @given(first=scans(), second=scans())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -14,16 +15,18 @@ from keylane.config.security import SecurityConfig
 from keylane.errors import UpstreamLost
 from keylane.proxy.control.api.assignments import ClusterTopics
 from keylane.proxy.control.auth import ControlGuard
-from keylane.proxy.control.describe import GroupReport
+from keylane.proxy.control.describe import GroupReport, read_owners
 from keylane.proxy.control.door import ControlDoor, make_door
 from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import Exposition
 from keylane.proxy.control.server import Access, ControlServer, Shown
+from keylane.proxy.control.topics import TopicDescriber
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.topics.range_table import Assignment, RangeTable, RangeTableHolder
+from keylane.proxy.topics.registry import TopicRegistry
 from keylane.proxy.topics.settings_store import SettingsStore
 from keylane.proxy.topics.switches import SwitchBoard, Switches
 
@@ -117,12 +120,27 @@ class ControlPort:
         self.health = Health()
         describer: Any = FakeDescriber()
         stats = ProxyStats()
+        registry = TopicRegistry(settings["lanes"], lane_name_pattern="{topic}.lanes-{lanes}")
+        for name, count in TOPICS.items():
+            registry.learn(name, uuid.uuid5(uuid.NAMESPACE_DNS, name), count)
+        self.misplaced: dict[int, int] = {}
+        self.groups: dict[str, Any] = {}
+        """Descriptions by group, as brokers give them; an error is raised. All but a `stranger`
+        have offsets of the topic."""
+        self.places = TopicDescriber(
+            registry,
+            self.topics,
+            misplaced=lambda _: self.misplaced,
+            groups=lambda _: {name: name != "stranger" for name in self.groups},
+            ask=self._ask,
+        )
         self.server = ControlServer(
             "127.0.0.1:0",
             Shown(
                 Exposition([stats.samples]),
                 self.health,
                 describer,
+                self.places,
                 LiveFeed(describer, LaneLoads(time.monotonic), stats, views=list, groups=list),
             ),
             self.store,
@@ -137,6 +155,12 @@ class ControlPort:
                 ),
             ),
         )
+
+    async def _ask(self, group: str) -> Any:
+        described = self.groups[group]
+        if isinstance(described, Exception):
+            raise described
+        return read_owners(described), described.members
 
     @property
     def url(self) -> str:

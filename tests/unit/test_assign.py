@@ -11,7 +11,9 @@ from keylane.assign import Assignment, name_members
 from keylane.assignor.model import Member
 from keylane.assignor.range_plan import RangePlan
 from keylane.errors import ConfigInvalid
+from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX, WHOLE, KeyRange, merge_ranges
+from tests.reference.murmur2 import default_partition
 
 N = HASH_MAX
 LOWER, UPPER = KeyRange(0, N // 2 - 1), KeyRange(N // 2, N)
@@ -108,6 +110,25 @@ def test_member_names_keep_their_order() -> None:
     assert name_members(11)[::10] == ["member-00", "member-10"]
 
 
+def test_ranges_by_murmur2_are_lanes_of_kafkas_partitioner() -> None:
+    """Each key is at one member, whose ranges hold all that the partitioner puts beside it."""
+    layout = LaneLayout(2, 4, hash="murmur2")
+
+    assignment = keylane.assign({"t": 2}, 3, lanes=4, hash="murmur2")
+
+    owner: dict[int, str] = {}
+    for key in (b"key-%d" % number for number in range(300)):
+        partition, index = default_partition(key, 2), default_partition(key, 8)
+        (member,) = [
+            member
+            for member, parts in assignment.items()
+            for part in parts.get(("t", partition), ())
+            if part.contains(layout.key_hash.point(key))
+        ]
+        assert owner.setdefault(index, member) == member
+    assert sorted(owner) == list(range(8))
+
+
 def test_neighbours_are_merged() -> None:
     """Ranges that touch become one, others stay apart."""
     ranges = [KeyRange(50, 60), KeyRange(0, 9), KeyRange(10, 20)]
@@ -129,6 +150,9 @@ def test_neighbours_are_merged() -> None:
         ({"t": 100_000}, 1, {"lanes": 1024}, "lanes: 102400000"),
         ({"t": 1}, 1, {"strategy": "best"}, "strategy best"),
         ({"t": 1}, 1, {"strategy": "range", "lanes": 4}, "sticky-load alone"),
+        ({"t": 1}, 1, {"hash": "murmur2"}, "needs a number of lanes"),
+        ({"orders": 2}, 1, {"hash": "murmur2", "lanes": 3, "plans": [PLAN]}, "takes no plan"),
+        ({"t": 1}, 1, {"hash": "murmur2", "strategy": "range"}, "cuts by members"),
         ({"orders": 2}, 1, {"plans": [PLAN, PLAN]}, "two are for one topic"),
         ({"t": 2}, 1, {"plans": [PLAN]}, "not among the topics"),
         ({"orders": 3}, 1, {"plans": [PLAN]}, "has 2 partitions"),

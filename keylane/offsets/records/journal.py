@@ -14,11 +14,14 @@ Source: docs/decisions/005, 006, 022, 027, 038, 042.
             positions      int64 pushed (-1: none), topic name, int32 count, and each interval:
                            int64 last hash, int8 flags (1: committed), int64 offset,
                            int64 counted, int32 leader epoch, nullable metadata; in version 1,
-                           behind which steps may stand, int64 base before all of it
+                           behind which steps may stand, int64 base before all of it; in versions
+                           2 and 3 the same, and the tag of the key hash behind the topic name
             range          int32 leader epoch, member id
             layout         topic id, int32 partition count, int32 lane count, and in version 1,
-                           for lanes of unequal ranges, the SHA-256 of their cuts
-            intent         int64 pushed before (-1: none), then as positions from pushed on
+                           for lanes of unequal ranges or of another key hash, the SHA-256 of
+                           their cuts or of the hash's name
+            intent         int64 pushed before (-1: none), then as positions from pushed on; with
+                           a key hash in version 2
             epoch          int32 leader epoch of what stands before the furthest position that a
                            scan has led to, int64 first offset that was seen of it
             step           see `offsets.steps`
@@ -70,6 +73,8 @@ KEY_VERSION: Final = 0
 CUT_LAYOUT_VERSION: Final = 1
 BASE_VERSION: Final = 1
 """Version of positions that are but a base: a keylane without steps must not take them for all."""
+HASH_VERSION: Final = 2
+"""Added to the version of positions by another hash than XXH64: an older keylane leaves them."""
 KEY_HEAD: Final = struct.Struct(">hb")
 """Version, kind."""
 VALUE_HEAD: Final = struct.Struct(">hq")
@@ -185,6 +190,8 @@ class PositionsValue:
     topic_name: str
     positions: tuple[tuple[int, Position], ...]
     """`(last hash, position)` ascending; the last hash of all is HASH_MAX."""
+    hash_tag: str = ""
+    """Key hash by which keys have positions, `KeyHash.tag`."""
     base: int | None = None
     """Steps that name it go on from here; None: there are none, and any keylane reads this."""
 
@@ -207,7 +214,7 @@ class LayoutValue:
     partition_count: int
     lane_count: int
     fingerprint: bytes = b""
-    """SHA-256 of the cuts; none for lanes of equal ranges."""
+    """`LaneLayout.fingerprint`; none for lanes of equal ranges by XXH64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,42 +356,54 @@ def write_value(value: Value) -> bytes:
 @all_of("intent")
 def read_intent(reader: Reader) -> IntentValue:
     """Decode the value of an `IntentKey`."""
-    timestamp_ms = read_head(reader)
+    version, timestamp_ms = reader.int16(), reader.int64()
+    expect(f"value version {version}", that=version in (VALUE_VERSION, HASH_VERSION))
     before = read_offset(reader)
-    return IntentValue(before=before, after=_positions(reader, timestamp_ms))
+    after = _positions(reader, timestamp_ms, has_hash=version == HASH_VERSION)
+    return IntentValue(before=before, after=after)
 
 
 @all_of("positions")
 def read_positions(reader: Reader) -> PositionsValue:
     """Decode the value of a `StateKey`."""
     version = reader.int16()
-    expect(f"value version {version}", that=version in (VALUE_VERSION, BASE_VERSION))
+    expect(f"value version {version}", that=0 <= version <= HASH_VERSION + BASE_VERSION)
     timestamp_ms = reader.int64()
-    base = reader.int64() if version == BASE_VERSION else None
+    base = reader.int64() if version & BASE_VERSION else None
     expect(f"base {base}", that=base is None or base >= 0)
-    return replace(_positions(reader, timestamp_ms), base=base)
+    return replace(_positions(reader, timestamp_ms, has_hash=version >= HASH_VERSION), base=base)
 
 
 def _version_of(value: Value) -> int:
     match value:
         case LayoutValue() if value.fingerprint:
             return CUT_LAYOUT_VERSION
-        case PositionsValue() if value.base is not None:
-            return BASE_VERSION
+        case PositionsValue():
+            return _hash_version(value) + (0 if value.base is None else BASE_VERSION)
+        case IntentValue():
+            return _hash_version(value.after)
         case _:
             return VALUE_VERSION
+
+
+def _hash_version(value: PositionsValue) -> int:
+    return HASH_VERSION if value.hash_tag else VALUE_VERSION
 
 
 def _write_positions(writer: Writer, value: PositionsValue) -> None:
     writer.int64(number_of(value.pushed))
     writer.string(value.topic_name)
+    if value.hash_tag:
+        writer.string(value.hash_tag)
     writer.count(len(value.positions))
     for last_hash, position in value.positions:
         write_interval(writer, last_hash, position)
 
 
-def _positions(reader: Reader, timestamp_ms: int) -> PositionsValue:
+def _positions(reader: Reader, timestamp_ms: int, *, has_hash: bool) -> PositionsValue:
     pushed, topic_name = read_offset(reader), reader.string()
+    hash_tag = reader.string() if has_hash else ""
+    expect("key hash without a tag", that=bool(hash_tag) == has_hash)
     count = reader.count(INTERVAL_BYTES_MIN)
     expect(f"{count} intervals", that=1 <= count <= POSITION_COUNT_MAX)
     positions: list[tuple[int, Position]] = []
@@ -399,6 +418,7 @@ def _positions(reader: Reader, timestamp_ms: int) -> PositionsValue:
         timestamp_ms=timestamp_ms,
         pushed=pushed,
         topic_name=topic_name,
+        hash_tag=hash_tag,
         positions=tuple(positions),
     )
 

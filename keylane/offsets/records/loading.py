@@ -94,6 +94,7 @@ class Loading:
             ranges=self.ranges,
             pushed=pushed,
             topic_name=self.positions.topic_name,
+            hash_tag=self.positions.hash_tag,
             individual_commits_max=individual_commits_max,
         )
 

@@ -132,7 +132,7 @@ async def _view_of(key: StateKey, state: OffsetState, context: Context) -> View 
     views = (registry.view(name) for name in names if not registry.is_refused(name))
     fitting = [view for view in views if view and _is_cut_at(view, key.partition, cuts)]
     if not fitting and cuts:
-        return view_of_cuts(found, key.partition, cuts)
+        return view_of_cuts(found, key.partition, cuts, registry.key_hash_of(found.name))
     return min(
         fitting, key=lambda view: (view.name != chosen, view.layout.lane_count), default=None
     )

@@ -83,7 +83,8 @@ class SentPushes:
             return said_note(topic_id, position, pusher)
         seen = groups.concluded_epoch(draft.key, state)
         said = merged((), draft.said) if groups.pushes.notes_have_lanes else ()
-        return write_note(topic_id, LaneNote(position, (), seen, pusher, said=said))
+        note = LaneNote(position, (), seen, pusher, said=said)
+        return write_note(topic_id, note, state.hash_tag)
 
     async def repeat(self, pushes: Mapping[Place, Pushing]) -> None:
         """Prepare offsets that Kafka's own group has already, or has lost.

@@ -309,4 +309,5 @@ async def _sent(request: Request, asked: Any, context: Context) -> Any:
 
 def _note(draft: Draft, commits: tuple[LaneCommit, ...], context: Context) -> str:
     seen = context.groups.concluded_epoch(draft.key, draft.state)
-    return write_note(draft.view.topic_id, LaneNote(draft.state.stable_position, commits, seen))
+    note = LaneNote(draft.state.stable_position, commits, seen)
+    return write_note(draft.view.topic_id, note, draft.state.hash_tag)

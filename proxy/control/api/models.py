@@ -62,6 +62,11 @@ Hash = Annotated[
 HashText = Annotated[str, StringConstraints(pattern=f"^({DECIMAL.pattern})$")]
 ClientId = Annotated[str, StringConstraints(min_length=1, max_length=CLIENT_ID_MAX)]
 GroupName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+KeyText = Annotated[
+    str,
+    StringConstraints(min_length=1),
+    Field(description="Bytes of a record's key, percent-encoded: text as UTF-8."),
+]
 Topic = Annotated[str, StringConstraints(pattern=TOPIC_PATTERN)]
 Partition = Annotated[
     int,

@@ -16,6 +16,7 @@ NAMES: Final[Mapping[str, Any]] = {
     "client_id": models.ClientId,
     "topic": models.Topic,
     "group": models.GroupName,
+    "key": models.KeyText,
 }
 """Parameters of paths, by name."""
 READ: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)

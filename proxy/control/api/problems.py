@@ -61,7 +61,10 @@ async def answer_problems(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPException as error:
         return render(_of_aiohttp(request, error))
     except Exception:
-        log.exception("control request failed method=%s path=%s", request.method, request.path)
+        # The path of the route: a path may have a record's key.
+        resource = request.match_info.route.resource
+        path = "-" if resource is None else resource.canonical
+        log.exception("control request failed method=%s path=%s", request.method, path)
         return render(
             Problem(HTTPStatus.INTERNAL_SERVER_ERROR, "a mistake of keylane; see its log")
         )

@@ -159,8 +159,9 @@ function laneText(topic, index) {
   const partition = index % topic.partitions;
   const lane = Math.floor(index / topic.partitions);
   const borders = topic.borders[topic.borders.length === 1 ? 0 : partition];
-  const low = lane === 0 ? "0" : borders[lane - 1];
-  const high = String(BigInt(lane === topic.lanes - 1 ? "9223372036854775808" : borders[lane]) - 1n);
+  const range = topic.range_of ? topic.range_of[lane] : lane;
+  const low = range === 0 ? "0" : borders[range - 1];
+  const high = String(BigInt(range === topic.lanes - 1 ? "9223372036854775808" : borders[range]) - 1n);
   const state = view.state?.topics.find((one) => one.name === topic.name);
   const own = lanesOf(topic);
   const member = own && own.owner[index] >= 0 ? group().members[own.owner[index]].label : "no member";

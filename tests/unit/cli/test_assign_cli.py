@@ -57,6 +57,17 @@ def test_documents_hold_the_same(form: str, capsys: pytest.CaptureFixture[str]) 
     assert document["members"]["member-2"][0]["ranges"] == []
 
 
+def test_a_document_names_another_hash(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the lanes that it is for: the points depend on them."""
+    argv = ["assign", "--topic", "t", "--partitions", "1", "--members", "2", "-o", "json"]
+
+    plain = json.loads(run(argv, capsys))
+    hashed = json.loads(run([*argv, "--lanes", "4", "--hash", "murmur2"], capsys))
+
+    assert "hash" not in plain
+    assert hashed["hash"] == {"name": "murmur2", "lanes": 4}
+
+
 def test_pods_are_one_config_map_per_member(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,6 +138,12 @@ def test_partitions_are_given_once_or_for_each_topic(capsys: pytest.CaptureFixtu
         ([*BASE, "--strategy", "best"], "invalid choice"),
         ([*BASE, "--bootstrap", "h:1"], "not allowed with"),
         ([*ROUND_ROBIN, "--lanes", "4"], "sticky-load alone"),
+        ([*BASE, "--hash", "murmur2"], "needs a number of lanes"),
+        (
+            [*BASE, "--hash", "murmur2", "--lanes", "4", "--apply", "h:1"],
+            "client ids have key ranges by xxh64",
+        ),
+        ([*BASE, "--hash", "murmur2", "--lanes", "4", "--pods", "-"], "key ranges by xxh64"),
         (["assign", "--topic", "t", "--partitions", "2"], "--members"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keylane.cli.describe import render
+from keylane.cli.describe import render, render_key, render_topics
 
 MEMBER: dict[str, Any] = {
     "member_id": "m1",
@@ -45,6 +45,7 @@ REPORT: dict[str, Any] = {
     "generation_id": 7,
     "members": [MEMBER],
     "lanes": [LANE, UNREAD],
+    "misplaced": [],
 }
 
 
@@ -84,3 +85,65 @@ def test_a_group_without_members_or_lanes_is_one_line() -> None:
     report = REPORT | {"members": [], "lanes": []}
 
     assert "\n" not in render(report)
+
+
+MISPLACED = {"topic": "orders", "partition": 1, "offset": 40}
+
+
+def test_a_record_in_a_wrong_partition_is_shown() -> None:
+    """Below the group's lanes, and below the topics."""
+    topics = {
+        "topics": [
+            {
+                "topic": "orders",
+                "partition_count": 3,
+                "lane_count": 4,
+                "hash": "murmur2",
+                "misplaced": [MISPLACED],
+            }
+        ]
+    }
+
+    lines = render(REPORT | {"misplaced": [MISPLACED]}).splitlines()
+    listed = render_topics(topics).splitlines()
+
+    assert lines[-1] == listed[-1]
+    assert lines[-1].startswith("warning: topic orders partition 1 offset 40: the key belongs")
+    assert listed[1].split() == ["orders", "3", "4", "murmur2"]
+
+
+def test_the_place_of_a_key_is_shown_without_the_key() -> None:
+    """Its partition with the partitioner that it is by, its lane, and a row per group."""
+    report = {
+        "topic": "orders",
+        "partition_count": 3,
+        "hash": "murmur2",
+        "point": "77",
+        "partition": 2,
+        "partitioner": "default",
+        "partitioner_hash": 479470107,
+        "lane": 1,
+        "lane_index": 5,
+        "groups": [
+            {
+                "group": "billing",
+                "topic": "orders",
+                "lane_index": 5,
+                "member_id": None,
+                "client_id": None,
+                "host": None,
+            }
+        ],
+        "groups_left_out": 2,
+    }
+
+    lines = render_key(report).splitlines()
+    plain = render_key(report | {"lane": None, "lane_index": None, "groups": []})
+
+    assert lines[0] == (
+        "topic orders: partition 2 of 3 by Kafka's default partitioner (hash 479470107), "
+        "lane 1, lane index 5 by murmur2 (point 77)"
+    )
+    assert lines[3].split() == ["billing", "orders", "5", "-", "-", "-"]
+    assert lines[4] == "2 more groups were not asked"
+    assert "no lane" in plain

@@ -104,6 +104,13 @@ def test_environment_values_have_their_types() -> None:
             {"bootstrap": UPSTREAM, "lanes": [{"topic": "a", "lanes": 1, "plan": "p.json"}]},
             "lanes.0: needs `lanes` or `plan`",
         ),
+        (
+            {
+                "bootstrap": UPSTREAM,
+                "lanes": [{"topic": "a", "plan": "p.json", "hash": "murmur2"}],
+            },
+            "lanes.0: hash: a plan has cuts in the space of xxh64",
+        ),
         ({"bootstrap": UPSTREAM, "lane_name_pattern": "{topic}"}, "lane_name_pattern: needs"),
         ({"bootstrap": UPSTREAM, "advertise_port": 0}, "advertise_port: "),
         ({"bootstrap": UPSTREAM, "advertise_port_step": 9}, "step: needs advertise_port"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from keylane.keyrange.key_split import LaneCuts
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX
 
@@ -68,3 +69,23 @@ def test_what_is_outside_the_layout_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"no lane|no interval 4 of 4"):
             call()
+
+
+def test_layouts_of_two_hashes_differ() -> None:
+    """In their splits and in what the journal keeps of them; partitions matter to one alone."""
+    plain, hashed, wider = LaneLayout(2, 4), LaneLayout(2, 4, hash="murmur2"), LaneLayout(3, 8)
+
+    assert plain != hashed
+    assert plain.key_split(0) != hashed.key_split(0)
+    assert (plain.fingerprint, len(hashed.fingerprint)) == (b"", 32)
+    assert plain.key_hash == wider.key_hash
+    assert hashed.key_hash != LaneLayout(3, 4, hash="murmur2").key_hash
+    assert hashed.key_split(0) is hashed.key_split(1)
+
+
+def test_lanes_by_murmur2_have_no_cuts() -> None:
+    """Free cuts would break the promise that a lane index is a partition."""
+    cuts = LaneCuts.of([[100], [100]])
+
+    with pytest.raises(ValueError, match="murmur2 have no cuts"):
+        LaneLayout(2, 2, cuts, "murmur2")

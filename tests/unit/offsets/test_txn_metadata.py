@@ -82,6 +82,19 @@ def test_a_note_is_read_as_it_was_written(note: LaneNote) -> None:
     assert text.endswith("\0") and read_note(text[:-1], TOPIC, note.position) == note
 
 
+def test_a_note_of_lanes_by_another_hash_does_not_count() -> None:
+    """Its key ranges mean other keys: what it stands beside is then the offset alone."""
+    note = LaneNote(10, (commit(1, 12),))
+    plain, hashed = write_note(TOPIC, note), write_note(TOPIC, note, "murmur2/3/1")
+
+    read = [
+        [read_note(text, TOPIC, 10, tag) is not None for tag in ("", "murmur2/3/1", "murmur2/4/1")]
+        for text in (plain, hashed)
+    ]
+
+    assert read == [[True, False, False], [False, True, False]]
+
+
 def test_a_note_is_short() -> None:
     """256 lanes fit into the 4096 characters that a broker takes by default."""
     note = LaneNote(10**12, tuple(commit(lane, 10**12 + 999, count=256) for lane in range(256)))

@@ -186,3 +186,25 @@ def test_layouts_may_be_given_apart_from_the_name(tmp_path: Path) -> None:
     wrong = LaneLayout(partition_count=2, lane_count=1)
     with pytest.raises(CheckpointRefused, match="4 lanes there, not 2"):
         plan_migration(folder, "orders", "orders.lanes-4", from_layout=wrong)
+
+
+def test_lanes_by_murmur2_split_in_their_own_order(tmp_path: Path) -> None:
+    """Lane k of four becomes the lanes k and k + 4 of eight."""
+    offsets = {"orders.lanes-4": {str(lane): 10 * lane for lane in range(4)}}
+    folder = make_checkpoint(tmp_path / "ck", offsets)
+
+    migration = plan_migration(folder, "orders.lanes-4", "orders.lanes-8", key_hash="murmur2")
+
+    assert migration.offsets == {lane: 10 * (lane % 4) for lane in range(8)}
+
+
+def test_lanes_of_two_hashes_are_no_parts_of_each_other(tmp_path: Path) -> None:
+    """Not even where all offsets are one; by way of whole partitions it is exact."""
+    plain, hashed = LaneLayout(1, 4), LaneLayout(1, 4, hash="murmur2")
+    at_seven = dict.fromkeys(range(4), 7)
+
+    with pytest.raises(CheckpointRefused, match="4 lanes by xxh64 and 4 by murmur2"):
+        plan_offsets(at_seven, plain, hashed)
+
+    whole = plan_offsets(at_seven, plain, LaneLayout(1, 1))
+    assert plan_offsets(whole, LaneLayout(1, 1), hashed) == at_seven

@@ -10,6 +10,7 @@ import pytest
 from keylane.keyrange.hash import key_hash
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline.keyed_state import all_states, fold_lane, read_states
+from tests.reference.murmur2 import default_partition
 
 Record = tuple[int, bytes | None, bytes]
 
@@ -97,3 +98,32 @@ def test_disorder_is_counted_and_two_lanes_in_a_task_are_refused(tmp_path: Path)
     ]
     with pytest.raises(ValueError, match="records of two lanes"):
         fold_lane(iter(chunks), tmp_path, layout, join, 1)
+
+
+def test_lanes_by_murmur2_have_the_states_of_their_keys(tmp_path: Path) -> None:
+    """Four lanes, then eight: each key goes on, in the lane that the partitioner has."""
+    keys = [b"key-%d" % number for number in range(40)]
+
+    for batch, lanes in enumerate((4, 8)):
+        layout = LaneLayout(partition_count=1, lane_count=lanes, hash="murmur2")
+        for lane in range(lanes):
+            records: list[Record] = [
+                (100 * batch + number, key, b"%d" % batch)
+                for number, key in enumerate(keys)
+                if default_partition(key, lanes) == lane
+            ]
+            if records:
+                fold(tmp_path, layout, lane, records, batch)
+
+    assert {value for _, value in all_states(tmp_path, layout).values()} == {b"01"}
+    assert len(all_states(tmp_path, layout)) == len(keys)
+
+
+def test_states_of_another_hash_are_not_taken_for_ones_own(tmp_path: Path) -> None:
+    """Keys would silently begin without what they had."""
+    plain = LaneLayout(partition_count=1, lane_count=4)
+    hashed = LaneLayout(partition_count=1, lane_count=4, hash="murmur2")
+    fold(tmp_path, plain, lane_of(plain, b"k"), [(0, b"k", b"a")], 0)
+
+    with pytest.raises(ValueError, match="states of lanes by xxh64, not by murmur2"):
+        read_states(tmp_path, hashed, 0, 1)

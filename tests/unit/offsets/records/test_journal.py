@@ -15,6 +15,7 @@ from keylane.offsets.lineage import EpochStart
 from keylane.offsets.records.journal import (
     EpochKey,
     EpochValue,
+    IntentValue,
     Key,
     LayoutKey,
     LayoutValue,
@@ -26,6 +27,7 @@ from keylane.offsets.records.journal import (
     StateKey,
     ic_partition,
     read_epoch,
+    read_intent,
     read_key,
     read_layout,
     read_positions,
@@ -66,15 +68,17 @@ positions = st.builds(
     st.integers(-1, 2**31 - 1),
 )
 position_values = st.builds(
-    lambda timestamp_ms, pushed, topic_name, cuts, last: PositionsValue(
+    lambda timestamp_ms, pushed, topic_name, hash_tag, cuts, last: PositionsValue(
         timestamp_ms=timestamp_ms,
         pushed=pushed,
         topic_name=topic_name,
+        hash_tag=hash_tag,
         positions=(*sorted(cuts.items()), (HASH_MAX, last)),
     ),
     offsets,
     st.none() | offsets,
     names,
+    st.sampled_from(["", "", "murmur2/3/1"]),
     st.dictionaries(st.integers(0, HASH_MAX - 1), positions, max_size=8),
     positions,
 )
@@ -89,10 +93,35 @@ def test_keys_are_read_as_they_were_written(key: Key) -> None:
     assert read_key(write_key(key)) == key
 
 
-@given(value=position_values)
-def test_positions_are_read_as_they_were_written(value: PositionsValue) -> None:
-    """Decode after encode is the same value."""
+@given(value=position_values, base=st.none() | offsets)
+def test_positions_are_read_as_they_were_written(value: PositionsValue, base: int | None) -> None:
+    """Decode after encode is the same value, with the hash that its keys have."""
+    value = replace(value, base=base)
+
     assert read_positions(write_value(value)) == value
+
+
+@given(after=position_values, before=st.none() | offsets)
+def test_intents_are_read_as_they_were_written(after: PositionsValue, before: int | None) -> None:
+    """Decode after encode is the same value, with the hash that its keys have."""
+    value = IntentValue(before=before, after=after)
+
+    assert read_intent(write_value(value)) == value
+
+
+def test_an_older_keylane_leaves_positions_by_another_hash() -> None:
+    """Their version is one that it does not know, and so is that of an intent."""
+    plain = PositionsValue(
+        timestamp_ms=1, pushed=3, topic_name="t",
+        positions=((HASH_MAX, Position(3, 3, committed=True)),),
+    )  # fmt: skip
+    hashed = replace(plain, hash_tag="murmur2/3/1")
+    values = (plain, replace(plain, base=1), hashed, replace(hashed, base=1))
+
+    versions = [int.from_bytes(write_value(value)[:2], "big") for value in values]
+
+    assert versions == [0, 1, 2, 3]
+    assert write_value(IntentValue(before=None, after=hashed))[:2] == b"\0\2"
 
 
 @given(timestamp_ms=offsets, leader_epoch=st.integers(-1, 2**31 - 1), member_id=names)

@@ -76,3 +76,11 @@ def test_a_second_plan_of_a_topic_is_refused(tmp_path: Path) -> None:
     """Two plans leave open which one is meant."""
     with pytest.raises(ConfigInvalid, match=r"lanes\.1\.plan: .* has a plan already"):
         load_plans([rule(tmp_path), rule(tmp_path)], lane_name_pattern=PATTERN)
+
+
+def test_a_plan_of_a_lane_name_needs_a_topic_that_can_be_cut(tmp_path: Path) -> None:
+    """All names of a topic have the hash of one rule, and lanes by murmur2 have no cuts."""
+    rules = (LaneRule(topic="orders", lanes=6, hash="murmur2"), rule(tmp_path, "orders.lanes-3"))
+
+    with pytest.raises(ConfigInvalid, match=r"lanes.1.plan: .* orders has lanes by murmur2"):
+        load_plans(rules, lane_name_pattern=PATTERN)

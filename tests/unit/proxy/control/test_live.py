@@ -86,9 +86,27 @@ def test_borders_are_decimal_texts_and_stand_once(views) -> None:
     borders = [str(key_range.lo) for key_range in split_even(4)[1:]]
 
     assert layout_of(views) == [
-        {"name": "orders", "partitions": 2, "lanes": 4, "borders": [borders]},
-        {"name": "shop", "partitions": 1, "lanes": 2, "borders": [[str(split_even(2)[1].lo)]]},
+        {"name": "orders", "partitions": 2, "lanes": 4, "borders": [borders], "range_of": None},
+        {
+            "name": "shop",
+            "partitions": 1,
+            "lanes": 2,
+            "borders": [[str(split_even(2)[1].lo)]],
+            "range_of": None,
+        },
     ]
+
+
+def test_a_lane_by_murmur2_has_the_range_that_is_its_own() -> None:
+    """Its ranges are in another order than its lanes."""
+    context = FakeContext(LaneRule(topic="orders", lanes=4, hash="murmur2"))
+    view = context.registry.view("orders")
+    assert view is not None
+
+    (shown,) = layout_of([view])
+
+    assert shown["range_of"] == [0, 2, 1, 3]
+    assert shown["borders"][0][1] == str(view.layout.key_range(0, 1).lo)
 
 
 def test_lanes_are_lists_by_index(views) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from keylane.config.node import LaneRule
 from keylane.errors import ConfigInvalid
+from keylane.keyrange.hash import XXH64
 from keylane.keyrange.key_split import LaneCuts, even_split
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.proxy.topics.agreement import LaneMeanings, node_rules
@@ -48,6 +49,54 @@ def test_what_a_name_stands_for(name, found) -> None:
 
     assert registry.rule_of(name) == found
     assert registry.physical_name(name) == (found[0] if found else name)
+
+
+def hashed(lanes: int = 12, topic: str = "orders") -> LaneRule:
+    return LaneRule(topic=topic, lanes=lanes, hash="murmur2")
+
+
+def test_all_names_of_a_topic_share_its_hash() -> None:
+    """A group's positions do not say by which name it has committed them."""
+    registry = make(hashed(), orders(4, "shop"))
+    registry.learn("orders", ID, 3)
+    registry.learn("shop", OTHER_ID, 3)
+
+    views = [registry.view(name) for name in ("orders", "orders.lanes-6", "orders.lanes-3")]
+
+    splits = [view.key_split(0) for view in views if view is not None]
+    assert {split.key_hash for split in splits} == {registry.key_hash_of("orders")}
+    assert [split.output_count for split in splits] == [12, 6, 3]
+    assert registry.key_hash_of("shop") == XXH64
+    plain = registry.view("shop")
+    assert plain is not None
+    assert plain.layout.hash == "xxh64"
+
+
+def test_a_name_whose_lanes_have_no_place_in_the_hash_is_refused() -> None:
+    """8 lanes are not 12 times or over a power of two; other topics are free."""
+    registry = make(hashed())
+    registry.learn("orders", ID, 3)
+    registry.learn("shop", OTHER_ID, 3)
+
+    with pytest.raises(ConfigInvalid, match=r"orders.lanes-8 needs 12 lanes or that times"):
+        registry.view("orders.lanes-8")
+
+    assert registry.is_refused("orders.lanes-8")
+    assert not registry.is_refused("orders.lanes-24")
+    assert registry.view("shop.lanes-8") is not None
+
+
+def test_nodes_with_another_hash_do_not_agree() -> None:
+    """Members would read records of one key twice or never; the reason names the hash."""
+    registry = make(hashed())
+    registry.learn("orders", ID, 3)
+    others = LaneMeanings(node_rules((orders(12),), {}), "{topic}.lanes-{lanes}")
+
+    registry.update_nodes(1, {2: others})
+
+    (reason, *_) = registry.refusals_of("orders")
+    assert "12 lanes per partition of orders by murmur2 at this node (1)" in reason
+    assert registry.is_refused("orders.lanes-6")
 
 
 def test_the_first_rule_that_fits_wins() -> None:

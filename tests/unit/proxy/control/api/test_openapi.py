@@ -24,6 +24,8 @@ PATHS = {
     "/switches": {"get", "put"},
     "/switches/clients/{client_id}": {"get", "put"},
     "/switches/topics/{topic}": {"get", "put"},
+    "/topics": {"get"},
+    "/topics/{topic}/keys/{key}": {"get"},
 }
 
 
