@@ -185,6 +185,7 @@ def samples_of_all() -> Iterator[Sample]:
     stats.requests["Fetch"], stats.commits_back["group"] = 1, 1
     stats.commits_left_over["group"] = stats.control_connections_closed["idle"] = 1
     stats.own_names_refused["Produce"] = stats.upstream_timeouts["1"] = 1
+    stats.lane_moves["load"] = 1
     upkeep = Upkeep(SetAside(), Watched())
     upkeep.watched.restarts["sweep"] = 1
     key = StateKey("group", uuid.UUID(int=1), 0)
