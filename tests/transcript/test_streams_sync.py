@@ -21,7 +21,6 @@ from tests.transcript.fake import (
     FakeContext,
     call,
     chosen_handler,
-    is_relayed,
     make_request,
     serve,
     versions,
@@ -235,12 +234,15 @@ async def test_a_refusal_is_logged_once_and_ends(caplog) -> None:
 
 @pytest.mark.parametrize("protocol", ["range", "sticky"])
 @pytest.mark.parametrize("version", versions(SYNC))
-async def test_other_assignors_pass_as_bytes(protocol, version) -> None:
+async def test_other_assignors_are_not_judged(protocol, version) -> None:
     """Their user data may have any bytes."""
     context = world()
-    request = make_request(SYNC, version, synced(tasks("orders", "plain"), protocol=protocol))
+    plan = synced(tasks("orders", "plain"), protocol=protocol)
+    context.expect(SYNC, None, answered(b"theirs"))
 
-    assert is_relayed(context, request)
+    answer = await call(context, SYNC, version, plan)
+
+    assert (answer["assignment"], context.stats.streams_refused) == (b"theirs", 0)
 
 
 async def test_an_answer_that_cannot_be_read_passes(caplog) -> None:
