@@ -103,7 +103,7 @@ def _note_listing(name: str, group: ConsumerGroup, gone: list[str], context: Con
     parts = sum(map(len, group.foreign.values()))
     if parts and parts != group.foreign_logged:
         log.warning(
-            "members bypass keylane: lanes of their partitions are withheld group=%s members=%d "
+            "members bypass keylane: partitions stay whole group=%s members=%d "
             "partitions=%d remedy=have all members of the group connect to keylane",
             name, len(group.foreign), parts,
         )  # fmt: skip

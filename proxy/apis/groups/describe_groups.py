@@ -57,6 +57,8 @@ def without_hidden_names(request: Request, frame: Frame, context: Context) -> Bu
 async def handle_consumer_group_describe(request: Request, context: Context) -> Buffers:
     """Show partitions that members have as lanes, where the topic's own name means lanes."""
     frame = await forward(request, context)
+    if not shows_lanes(context) and not context.consumer_groups.names():
+        return (frame,)
     answer = request.decode_answer(frame)
     groups = [await _show_group(request, group, context) for group in answer.groups]
     shown = replace(answer, groups=tuple(groups))
