@@ -31,6 +31,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 SPARK_VERSION: Final = "4.2.0"
 """Version of the connector: the newest of the pyspark versions that `spark` allows."""
 PARALLEL_CONSUMER_VERSION: Final = "0.5.3.3"
+JAVA_COMPILER_VERSION: Final = "3.46.0"
+"""Eclipse's compiler, which needs Java 17 and no JDK: the packaged Java has no compiler."""
 PUBLISHED: Final = ("sha512", "sha256", "sha1")
 """Sums that repositories have beside a file, best first; Central has the last of every file."""
 THREADS: Final = 6
@@ -88,6 +90,14 @@ LOCKS: Final = (
         folder="bench/peers",
         coordinates=(
             "io.confluent.parallelconsumer:parallel-consumer-core:" + PARALLEL_CONSUMER_VERSION,
+        ),
+        beside="keylane/embedded",
+    ),
+    Wanted(
+        folder="tests/streams",
+        coordinates=(
+            f"org.apache.kafka:kafka-streams:{KAFKA_VERSION}",
+            f"org.eclipse.jdt:ecj:{JAVA_COMPILER_VERSION}",
         ),
         beside="keylane/embedded",
     ),

@@ -121,7 +121,9 @@ def render(report: Mapping[str, Any]) -> str:
     tables += [align([LANE_COLUMNS, *lanes])] if lanes else []
     tables += [align([MOVE_COLUMNS, *moves])] if moves else []
     lines = [line for table in tables for line in ("", *table)]
-    return "\n".join([head, *lines, *_warnings(report["misplaced"])])
+    refusal = report.get("refusal")  # older nodes have none
+    refused = [f"refused: {refusal}"] if refusal else []
+    return "\n".join([head, *refused, *lines, *_warnings(report["misplaced"])])
 
 
 def render_topics(report: Mapping[str, Any]) -> str:

@@ -124,6 +124,12 @@ class GroupRule(_Frozen):
         description="False: keylane never asks the group to rebalance for its load; lanes move "
         "when members come and go.",
     )
+    streams_mixed: Literal["refuse", "allow"] = Field(
+        default="refuse",
+        description="Kafka Streams applications with topics in one subtopology that place a key "
+        "differently, such as lanes of xxh64 and a plain topic: a join of them misses records. "
+        "`allow` is for topics that are only merged.",
+    )
 
     def matches(self, group: str) -> bool:
         """Return whether `group` falls under this rule."""

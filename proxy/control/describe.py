@@ -124,6 +124,8 @@ class GroupReport:
     generation_id: int | None
     """The last generation that this node dealt out, if it did; of the consumer protocol the epoch
     of the group."""
+    refusal: str | None = None
+    """The reason why keylane refuses the group's last plan, of Kafka Streams; None: it does not."""
     members: tuple[MemberReport, ...]
     lanes: tuple[LaneReport, ...]
     moves: tuple[MoveReport, ...] = ()
@@ -219,6 +221,7 @@ class GroupDescriber:
             assignor=str(described.protocol_data),
             coordinator=coordinator,
             generation_id=planned.generation_id if planned is not None else None,
+            refusal=self._generations.streams.refusal_of(group),
             members=_members(described.members, lanes, planned),
             lanes=tuple(lanes),
             misplaced=tuple(

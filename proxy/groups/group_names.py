@@ -117,6 +117,10 @@ class GroupNames:
         known = self._groups.get(group, _UNKNOWN)
         return not (known.began_here or place in known.seen)
 
+    def names_of(self, group: str) -> Names:
+        """Return the names of all members that are known."""
+        return NO_NAMES.union(*self._groups.get(group, _UNKNOWN).members.values())
+
     def is_refused(self, group: str, member_id: str) -> bool:
         """Return whether a member was left out of the group's last generation."""
         return member_id in self._groups.get(group, _UNKNOWN).refused

@@ -11,6 +11,7 @@ from typing import Final
 
 from keylane.bounded import CostBoundedDict
 from keylane.proxy.groups.rebalance_times import Rounds
+from keylane.proxy.groups.streams_groups import StreamsGroups
 
 Lane = tuple[str, int]
 """Topic as the client names it, lane index."""
@@ -130,6 +131,8 @@ class Generations:
     def __init__(self, *, cost_max: int = COST_MAX) -> None:
         self.rounds = Rounds()
         """Rounds of every group, also of those with their client's assignor."""
+        self.streams = StreamsGroups()
+        """Groups of Kafka Streams, which keep their client's assignor."""
         self._groups: CostBoundedDict[str, _Memory] = CostBoundedDict(_Memory, cost_max=cost_max)
 
     def note_joined(self, group: str, joined: Joined) -> None:

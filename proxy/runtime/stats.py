@@ -198,6 +198,9 @@ class ProxyStats:
     joins_refused: int = _counter(
         "JoinGroup and SyncGroup requests refused, as lanes would be read twice or not at all."
     )
+    streams_refused: int = _counter(
+        "SyncGroup requests of Kafka Streams refused, as a join would miss records."
+    )
 
     # The key-range assignor.
     assignments_planned: int = _counter("Generations of groups whose lanes keylane assigned.")

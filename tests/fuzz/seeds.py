@@ -38,6 +38,7 @@ from tests.fuzz.entities import (
 from tests.fuzz.peer_seeds import peer_seeds
 from tests.fuzz.targets import ENDPOINTS, KNOWN, TARGETS
 from tests.reference.batches import CODEC_FORMS, Batch, Record, control_batch, write_batch
+from tests.transcript.consumer_protocol import task_data
 
 TARGET_NUMBER = {target.__name__: number for number, target in enumerate(TARGETS)}
 STATE = StateKey("group", uuid.UUID(int=7), 3)
@@ -85,6 +86,9 @@ def _assignor_seeds() -> Iterator[bytes]:
         yield _input("fuzz_subscription", version, write_subscription(said))
         reported = write_assignment(lanes, version=version, user_data=b"mine")
         yield _input("fuzz_assignment", 0, reported)
+        tasks = task_data([(0, index) for _, index in lanes], version=11 - version)
+        reported = write_assignment(lanes, version=version, user_data=tasks)
+        yield _input("fuzz_assignment", 1, reported)
     cuts = ((100, 2**60), (7, 8))
     plan = RangePlan(topic="t", lane_count=3, cuts=cuts, epoch=1, predicted=((1.5, 2, 3),) * 2)
     yield _input("fuzz_plan", 0, write_plan(plan))

@@ -20,6 +20,7 @@ from keylane.assignor.protocol import (
     write_subscription,
 )
 from keylane.assignor.range_plan import HASH_FORM, PLAN_FORMAT, read_plan, write_plan
+from keylane.assignor.streams import read_subtopologies
 from keylane.errors import BatchCorrupt, ConfigInvalid, FrameInvalid, JournalInvalid
 from keylane.kernel.split import split_block
 from keylane.keyrange.lane import LaneLayout
@@ -149,12 +150,15 @@ def fuzz_subscription(choice: int, data: bytes) -> None:
     assert read_subscription(write_subscription(known)) == _fit_to_version(known)
 
 
-def fuzz_assignment(_choice: int, data: bytes) -> None:
+def fuzz_assignment(choice: int, data: bytes) -> None:
     reported = read_assignment(data)
     written = write_assignment(
         reported.lanes, version=reported.version, user_data=reported.user_data
     )
     assert read_assignment(written) == replace(reported, lanes=_grouped(reported.lanes))
+    if choice % 2:
+        topics = {topic for topic, _ in reported.lanes}
+        assert frozenset[str]().union(*read_subtopologies(reported).values()) == topics
 
 
 def _grouped(lanes: tuple[Lane, ...]) -> tuple[Lane, ...]:

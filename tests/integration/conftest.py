@@ -33,7 +33,7 @@ FIRST = frozenset(
     f"test_{name}.py"
     for name in (
         "secured_page", "offset_retention", "exactly_once", "cut_logs", "key_range_assignor",
-        "lone_nodes", "node_strangers", "demo", "cluster",
+        "lone_nodes", "node_strangers", "demo", "cluster", "streams",
     )
 )  # fmt: skip
 """Modules that take minutes run first, so that at the end no worker waits for another."""

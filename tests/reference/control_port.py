@@ -92,6 +92,7 @@ class FakeDescriber:
             assignor="range",
             coordinator=1,
             generation_id=None,
+            refusal=None,
             members=(),
             lanes=(),
         )

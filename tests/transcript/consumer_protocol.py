@@ -67,3 +67,15 @@ def lanes_of(raw: bytes) -> tuple[list[tuple[str, int]], bytes | None]:
 def sticky_data(lanes: Lanes, generation_id: int | None) -> bytes:
     """User data of StickyAssignor for a member: version 0 ends before the generation."""
     return places(lanes) + (b"" if generation_id is None else struct.pack(">i", generation_id))
+
+
+def task_data(
+    tasks: Sequence[tuple[int, int]], *, version: int = 11, topology: str = "", end: bytes = b"end"
+) -> bytes:
+    """User data of Kafka Streams: (subtopology, partition) of each task, then what `end` holds."""
+    name = struct.pack(">i", len(topology)) + topology.encode("utf-16-be")
+    parts = [struct.pack(">i", version)]
+    parts += [struct.pack(">i", 11)] * (version >= 3)
+    parts += [struct.pack(">i", len(tasks))]
+    parts += [struct.pack(">ii", *task) + (name if version >= 10 else b"") for task in tasks]
+    return b"".join((*parts, end))

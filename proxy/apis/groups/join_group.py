@@ -28,8 +28,6 @@ from functools import cache, partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
-from kio.schema.leave_group.v4.request import LeaveGroupRequest, MemberIdentity
-from kio.schema.types import GroupId
 
 from keylane.assignor.protocol import (
     PhysicalName,
@@ -38,7 +36,7 @@ from keylane.assignor.protocol import (
     shown_names,
     split_names,
 )
-from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
+from keylane.errors import FrameInvalid, NotCoordinator
 from keylane.proxy.apis.groups.seen_lanes import UNKNOWN_GENERATION, note_lanes
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import (
@@ -47,11 +45,12 @@ from keylane.proxy.apis.shared.group_state import (
     ask_group_state,
     has_brokers_members,
 )
+from keylane.proxy.apis.shared.leaving import leave_group
 from keylane.proxy.apis.shared.member_ids import note_joining, read_group
 from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Operation, Request
-from keylane.proxy.groups.assignors import is_foreign, is_replaced
+from keylane.proxy.groups.assignors import STREAMS, is_foreign, is_replaced
 from keylane.proxy.groups.group_names import (
     NO_NAMES,
     Clash,
@@ -139,6 +138,8 @@ async def handle_join_group(request: Request, context: Context, asked: Asked) ->
         code = await _find_refusal(asked, context)
     if code != ErrorCode.none:
         return request.answer_entity(refusal(request, code, member_id=asked.join.member_id))
+    if any(name == STREAMS for name, _ in asked.join.protocols):
+        context.streams.note_joined(group)
     join = context.group_names.begin_join(group, asked.identity, asked.names)
     member: str | None = None
     try:
@@ -318,19 +319,9 @@ def _lane_names(asked: Asked, context: Context) -> list[str]:
 
 def _refuse_member(request: Request, asked: Asked, answer: JoinAnswer, context: Context) -> Buffers:
     """Answer with the refusal, and have the member leave: it must not be dealt any lanes."""
-    context.aside(partial(_leave, asked.join, answer.member_id, context))
+    join = asked.join
+    context.aside(partial(leave_group, join.group_id, answer.member_id, join.instance_id, context))
     return request.answer_entity(refusal(request, INCONSISTENT, member_id=answer.member_id))
-
-
-async def _leave(join: JoinRequest, member_id: str, context: Context) -> None:
-    member = MemberIdentity(member_id=member_id, group_instance_id=join.instance_id)
-    try:
-        await context.ask(LeaveGroupRequest(group_id=GroupId(join.group_id), members=(member,)))
-    except KeylaneError as error:
-        # The broker drops the member at its session time-out.
-        log.info(
-            "member did not leave: its session times out group=%s reason=%s", join.group_id, error
-        )
 
 
 def _judge_leader(

@@ -14,8 +14,9 @@ A topic whose switch `accept.range.fetch` is off is assigned in whole partitions
 `allow.individual.commit` is off, by a switch or in their subscription, get whole partitions only.
 Members that report their rack (KIP-881) get lanes of partitions that are led there, if no more
 important goal is against it.
-A member with another name of a topic than its group is refused (see `join_group`). Requests of
-followers and of groups without lanes pass as bytes.
+A member with another name of a topic than its group is refused (see `join_group`), and a group of
+Kafka Streams whose topics place a key differently (see `streams_sync`). Requests of followers and
+of groups without lanes pass as bytes.
 Not done: fencing; the broker judges an unknown member, a late leader, and an old generation.
 
 Source: KIP-429 (cooperative), KIP-345 (static members), docs/decisions/012 and 045.
@@ -40,6 +41,7 @@ from keylane.assignor.protocol import (
 from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.apis.commits.steps_back import note_given
 from keylane.proxy.apis.groups.lane_topics import lane_loads, lane_topic
+from keylane.proxy.apis.groups.streams_sync import look_streams_sync
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import note_syncing, read_beat, read_leader
 from keylane.proxy.apis.shared.refusals import refusal
@@ -67,6 +69,9 @@ def look_sync_group(request: Request, context: Context) -> Handler | None:
     """Return whether to relay: keylane has no part in the group's assignment."""
     if is_left_out(request, context):
         return refuse_left_out
+    streams = look_streams_sync(request, context)
+    if streams is not None:
+        return streams
     return handle_sync_group if _is_dealt_here(request, context) else None
 
 

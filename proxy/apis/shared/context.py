@@ -186,6 +186,7 @@ class Context:
         self.generations, self.consumer_groups = shared.generations, shared.consumer_groups
         self.group_names, self.refreshes = shared.group_names, shared.refreshes
         self.load_turns = shared.load_turns
+        self.streams = shared.generations.streams
         self._turns = turns = shared.turns
         self.in_thread, self.in_turn, self.pause = turns.in_thread, turns.in_turn, turns.pause
         ttl_s = self.config.authorization_ttl_s

@@ -60,6 +60,13 @@ def test_members_and_lanes_are_shown() -> None:
     assert lines[7].split() == ["orders", "1", "0", "-", "-", "100", "-", "-", "-"]
 
 
+def test_a_refusal_stands_below_the_group() -> None:
+    """The reason why keylane refuses the group's plan is the second line."""
+    lines = render(REPORT | {"refusal": "subtopology 0 reads a and b"}).splitlines()
+
+    assert lines[1:3] == ["refused: subtopology 0 reads a and b", ""]
+
+
 def test_an_estimate_is_marked() -> None:
     """A tilde stands before a lag that is no exact count, and before a sum with one in it."""
     report = REPORT | {"lanes": [LANE | {"lag_is_exact": False}]}

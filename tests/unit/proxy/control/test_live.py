@@ -76,6 +76,7 @@ def report(members: tuple[MemberReport, ...], lanes: tuple[LaneReport, ...]) -> 
         assignor="range",
         coordinator=1,
         generation_id=None,
+        refusal=None,
         members=members,
         lanes=lanes,
     )

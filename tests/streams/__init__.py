@@ -1,0 +1,4 @@
+"""A stock Kafka Streams application, compiled and started by tests.
+
+Called by `tests/integration` and `tests/long`.
+"""

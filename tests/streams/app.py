@@ -1,0 +1,239 @@
+"""Compile `StreamsApp.java`, and start it as an instance of an application.
+
+Eclipse's compiler is a jar of the lock beside this file, since a packaged Java has none. The
+classes are kept in keylane's cache folder, under the sum of the source and of the jars.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Final, Self
+
+from keylane.embedded.jar_lock import FILE_NAME, LockedJar, parse_lock
+from keylane.embedded.java import find_java
+from keylane.embedded.resolve import cache_folder, hold_lock, kafka_lock, resolve_class_path
+
+HERE: Final = Path(__file__).resolve().parent
+SOURCE: Final = HERE / "StreamsApp.java"
+MAIN_CLASS: Final = "StreamsApp"
+STREAMS: Final = parse_lock((HERE / FILE_NAME).read_text(encoding="utf-8"))
+"""Lock of the jars beside Kafka's own; `tools/lock_jars.py` writes it."""
+COMPILER: Final = "org.eclipse.jdt.internal.compiler.batch.Main"
+JVM_ARGS: Final = ("-Xmx160m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+LOG_ARGS: Final = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
+START_S: Final = 90.0
+RUNNING: Final = "STATE RUNNING"
+
+
+def jars() -> tuple[LockedJar, ...]:
+    """Jars of an application, Kafka's first: an archive of its classes fits only then."""
+    return (*kafka_lock(), *STREAMS)
+
+
+@cache
+def compiled() -> str:
+    """Return the class path of the application; the source is compiled once per content."""
+    class_path = resolve_class_path(jars())
+    sums = "".join(jar.sha256 for jar in STREAMS)
+    fingerprint = hashlib.sha256(SOURCE.read_bytes() + sums.encode()).hexdigest()[:16]
+    classes = cache_folder() / "streams-app" / fingerprint
+    classes.mkdir(parents=True, exist_ok=True)
+    done = classes / "compiled"
+    with hold_lock(classes / "lock"):
+        if not done.exists():
+            command = [str(find_java()), *JVM_ARGS, "-cp", class_path, COMPILER]
+            command += ["-17", "-proc:none", "-nowarn", "-cp", class_path]
+            subprocess.run([*command, "-d", str(classes), str(SOURCE)], check=True)
+            done.touch()
+    return f"{class_path}:{classes}"
+
+
+@dataclass(slots=True)
+class Printed:
+    """Lines that an instance has printed, and their arrival."""
+
+    lines: list[str] = field(default_factory=list)
+    is_over: bool = False
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+
+class Instance:
+    """One process of an application."""
+
+    def __init__(
+        self,
+        topology: str,
+        inputs: Sequence[str],
+        output: str,
+        settings: Mapping[str, object],
+        *,
+        log_path: Path,
+    ) -> None:
+        """Start it; `settings` are those of StreamsConfig."""
+        self._log_path, self._printed = log_path, Printed()
+        arguments = [f"{key}={value}" for key, value in settings.items()]
+        command = [str(find_java()), *JVM_ARGS, *LOG_ARGS, "-cp", compiled(), MAIN_CLASS]
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, topology, ",".join(inputs), output, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    @property
+    def printed(self) -> list[str]:
+        """Return what it has printed: states, and causes of its end."""
+        return self._printed.lines
+
+    @property
+    def log(self) -> str:
+        """Return what Kafka's classes have logged, at level warn."""
+        return self._log_path.read_text(errors="replace")
+
+    def wait_for(self, text: str, *, timeout_s: float = START_S) -> Self:
+        """Wait until it prints a line that has `text`."""
+        self._wait(lambda lines: any(text in line for line in lines), text, timeout_s)
+        return self
+
+    def wait_for_state(self, state: str, *, timeout_s: float = START_S) -> Self:
+        """Wait until its last state is `state`, such as RUNNING."""
+        wanted = f"STATE {state}"
+        self._wait(lambda lines: _last_state(lines) == wanted, wanted, timeout_s)
+        return self
+
+    @property
+    def rebalance_count(self) -> int:
+        """Return the number of rebalances that it has begun."""
+        return self._printed.lines.count("STATE REBALANCING")
+
+    def wait_for_rebalance(self, count: int, *, timeout_s: float = START_S) -> Self:
+        """Wait until it has begun more than `count` rebalances, and runs again."""
+
+        def is_over(lines: Sequence[str]) -> bool:
+            return lines.count("STATE REBALANCING") > count and _last_state(lines) == RUNNING
+
+        self._wait(is_over, f"rebalance {count + 1}", timeout_s)
+        return self
+
+    def _wait(self, is_there: Callable[[Sequence[str]], bool], text: str, timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        printed = self._printed
+        with printed.changed:
+            while not is_there(printed.lines):
+                left_s = deadline_s - time.monotonic()
+                assert left_s > 0, f"not within {timeout_s:g} s: {text}; {printed.lines[-5:]}"
+                assert not printed.is_over, f"it ended before {text}: {printed.lines[-5:]}"
+                printed.changed.wait(left_s)
+
+    def kill(self) -> None:
+        """SIGKILL, and wait for its end."""
+        self._process.kill()
+        self._end()
+
+    def stop(self) -> None:
+        """Close its stdin, on which it leaves its group and ends."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended
+            self._process.stdin.close()
+        self._end()
+
+    def _end(self) -> None:
+        try:
+            self._process.wait(40)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            with self._printed.changed:
+                self._printed.lines.append(line.rstrip())
+                self._printed.changed.notify_all()
+        with self._printed.changed:
+            self._printed.is_over = True
+            self._printed.changed.notify_all()
+
+
+def _last_state(lines: Sequence[str]) -> str:
+    return next((line for line in reversed(lines) if line.startswith("STATE")), "")
+
+
+class Application:
+    """Instances of one application, each a process with its own state."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        topology: str,
+        inputs: Sequence[str],
+        output: str,
+        folder: Path,
+        **settings: object,
+    ) -> None:
+        """Plan it; names of settings have `_` where StreamsConfig has a dot."""
+        self.application_id = f"{topology}-{output}"
+        self.instances: list[Instance] = []
+        self._topology, self._inputs, self._output = topology, inputs, output
+        self._folder = folder / f"{bootstrap.rpartition(':')[2]}-{self.application_id}"
+        self._folder.mkdir()
+        self._settings: dict[str, object] = {
+            "bootstrap.servers": bootstrap,
+            "application.id": self.application_id,
+            "auto.offset.reset": "earliest",
+            "num.stream.threads": 2,
+            "commit.interval.ms": 200,
+            "statestore.cache.max.bytes": 0,  # each count is sent, and not the last of an interval
+            "main.consumer.session.timeout.ms": 6_000,
+            "main.consumer.heartbeat.interval.ms": 1_000,
+        }
+        self._settings |= {key.replace("_", "."): value for key, value in settings.items()}
+
+    def add(self, count: int = 1) -> Sequence[Instance]:
+        """Start instances; return them."""
+        first = len(self.instances)
+        self.instances += [self._start(number) for number in range(first, first + count)]
+        return self.instances[first:]
+
+    def kill_and_start(self, number: int) -> None:
+        """Kill an instance with -9, and start it again with its state."""
+        self.instances[number].kill()
+        self.instances[number] = self._start(number)
+
+    def _start(self, number: int) -> Instance:
+        return Instance(
+            self._topology,
+            self._inputs,
+            self._output,
+            self._settings | {"state.dir": self._folder / f"state-{number}"},
+            log_path=self._folder / f"{number}.log",
+        )
+
+    def wait_until_running(self) -> Self:
+        """Wait until all instances have their tasks."""
+        for instance in self.instances:
+            instance.wait_for_state("RUNNING")
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for instance in self.instances:
+            instance.stop()
