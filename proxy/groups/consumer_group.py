@@ -72,7 +72,8 @@ class ConsumerGroup:
         """Members that bypass keylane, with the partitions that they have or are to get."""
         self.still_until_s = now_s
         """Until then no lane changes hands."""
-        self.planned_s = now_s
+        self.planned_s, self.topics_epoch = now_s, -1
+        """Time of the last plan, and epoch at which topics were looked up."""
         self.is_met = self.is_asking = self.is_planning = False
         """The broker's members are known; it is being asked for them; a plan is being made."""
         self.listed_epoch = -1
