@@ -219,9 +219,13 @@ class ConsumerGroup:
 
     def set_topics(self, topics: Mapping[str, GroupTopic]) -> None:
         """Take the lane topics that the members name. A topic that was made anew has no holder."""
-        for name, known in self.topics.items():
-            if name in topics and topics[name].view_id != known.view_id:
-                self._forget_topic(name)
+        before = {name: known.view_id for name, known in self.topics.items()}
+        fresh = {name for name, topic in topics.items() if topic.view_id != before.get(name)}
+        for name in fresh & before.keys():
+            self._forget_topic(name)
+        for member in self.members.values():
+            if any(name in fresh for name in member.subscribed.names):
+                member.sent = None  # its lanes have another id, or were left out
         if dict(topics) != self.topics:
             self.topics = dict(topics)
             self.reasons.add("topics")
