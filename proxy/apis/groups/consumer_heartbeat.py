@@ -51,7 +51,12 @@ from keylane.proxy.apis.groups.consumer_wire import (
     upstream,
     without_parts,
 )
-from keylane.proxy.apis.groups.consumer_wish import find_clash, owned_of, read_subscription
+from keylane.proxy.apis.groups.consumer_wish import (
+    find_clash,
+    find_names,
+    owned_of,
+    read_subscription,
+)
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
 from keylane.proxy.apis.shared.relay import forward, relay
@@ -194,10 +199,8 @@ async def _assigned(
     if answer.assignment is None:
         return None, None
     ids = {topic.topic_id for topic in group.topics.values()}
-    for name in subscribed.names if subscribed is not None else ():
-        view = await context.find_view(name)
-        if view is not None:
-            ids.add(view.topic_id)
+    if subscribed is not None:
+        ids |= {view.topic_id for view in (await find_names(subscribed.names, context)).values()}
     parts = parts_of(answer.assignment.topic_partitions)
     for topic_id in {part[0] for part in parts} - ids:
         try:
