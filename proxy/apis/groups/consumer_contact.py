@@ -44,8 +44,14 @@ async def find_group(name: str, context: Context) -> ConsumerGroup | None:
 
 
 def begin_group(name: str, context: Context) -> ConsumerGroup:
-    """Begin with what the journal has of a group. Raises: NotCoordinator."""
+    """Begin with what the journal has of a group, unless another heartbeat has meanwhile.
+
+    Raises: NotCoordinator.
+    """
     table = context.groups.held_table(name)
+    known = context.consumer_groups.get(name, table)
+    if known is not None:
+        return known
     group = ConsumerGroup(context.clock())
     group.load(table.of_group(name).values())
     if group.members:

@@ -175,7 +175,9 @@ async def _answer(
     await plan_lanes(name, group, context)
     if group.members.get(identity) is not member:
         return _refuse(request, wanted, RefusalReason(ErrorCode.unknown_member_id))
-    context.groups.check_ownership(name)  # from here on the member may hold what it is given
+    if context.consumer_groups.get(name, context.groups.held_table(name)) is not group:
+        return _refuse(request, wanted, RefusalReason(AGAIN))  # another node may have served it
+    # From here on the member may hold what it is given.
     given = group.give(identity, context.clock())
     is_asked = word.is_join or word.is_full
     changes = group.take_unwritten()
