@@ -194,6 +194,10 @@ class ConsumerGroup:
             del self._joining[member_id]
 
     def note_listed(self, listed: Iterable[Listed], asked: tuple[int, int]) -> list[str]:
+    def has_passed(self, listed: Iterable[Listed]) -> bool:
+        """Return whether all of these members have joined by way of this node."""
+        return all(one.member_id in self._passed for one in listed)
+
         """Take the broker's description; return members that are gone, and end them.
 
         asked: `turn` and `epoch` when the broker was asked. A member that it took a heartbeat of

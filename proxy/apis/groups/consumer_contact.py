@@ -73,7 +73,7 @@ async def meet(name: str, group: ConsumerGroup, context: Context) -> RefusalReas
                 name,
             )
             return RefusalReason(ErrorCode.invalid_request, MIXED)
-        if listing.members:
+        if not group.has_passed(listing.members):
             group.still_until_s = math.inf  # one of them may read on, not knowing its end
         _note_listing(name, group, group.note_listed(listing.members, asked), context)
     group.is_met = True
