@@ -423,7 +423,7 @@ class ConsumerGroup:
         after = member.held
         if after != before:
             member.since = {lane: member.since.get(lane, epoch) for lane in after}
-            self.unwritten[member.identity] = member
+            self.unwritten[member.identity], member.is_written = member, True
         for lane in before - after:
             self._release(lane, member.identity)
         for lane in after - before:
@@ -432,6 +432,8 @@ class ConsumerGroup:
 
     def _release(self, lane: Lane, identity: str) -> None:
         holders = self._holders[lane]
+        if owned <= given:
+            member.late_since_s = None
         holders.discard(identity)
         if not holders:
             del self._holders[lane]
@@ -448,9 +450,7 @@ class ConsumerGroup:
             self._unsettled.add(member.identity)
 
     def _note_late(self, member: GroupMember, now_s: float) -> None:
-        if not member.owned - member.given:
-            member.late_since_s = None
-        elif member.late_since_s is None:
+        if member.late_since_s is None and member.owned - member.given:
             member.late_since_s = now_s
 
     def _forget_topic(self, name: str) -> None:

@@ -135,6 +135,8 @@ class GroupMember:
     has_spoken: bool = False
     sent: Lanes | None = None
     """Lanes of the last answer."""
+    is_written: bool = False
+    """The journal may have a record of it."""
     is_away: bool = False
     """A static member that went, and will be back."""
     late_since_s: float | None = None
