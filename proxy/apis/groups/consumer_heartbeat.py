@@ -188,7 +188,7 @@ async def _answer(
         log.warning("lanes are not given: the journal is away group=%s reason=%s", name, error)
         return _refuse(request, wanted, RefusalReason(AGAIN))
     shown = downstream(request, answer, group, member, is_asked=is_asked)
-    context.member_lanes.note_given(name, request.header.client_id or "", given)
+    context.member_lanes.note_held(name, request.header.client_id or "", given)
     _end_late(name, group, context)
     push_owed(Beat(name, member.epoch, member.member_id, member.instance_id), context)
     return request.answer_entity(shown)
