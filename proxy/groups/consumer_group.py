@@ -175,7 +175,8 @@ class ConsumerGroup:
         if member is not None:
             for lane in member.held:
                 self._release(lane, identity)
-            self.unwritten[identity] = None
+            if member.is_written:
+                self.unwritten[identity] = None
             self._ids.pop(member.member_id, None)
             self.target.pop(identity, None)
             self._unsettled.discard(identity)
@@ -193,11 +194,11 @@ class ConsumerGroup:
         if not self._joining[member_id]:
             del self._joining[member_id]
 
-    def note_listed(self, listed: Iterable[Listed], asked: tuple[int, int]) -> list[str]:
     def has_passed(self, listed: Iterable[Listed]) -> bool:
         """Return whether all of these members have joined by way of this node."""
         return all(one.member_id in self._passed for one in listed)
 
+    def note_listed(self, listed: Iterable[Listed], asked: tuple[int, int]) -> list[str]:
         """Take the broker's description; return members that are gone, and end them.
 
         asked: `turn` and `epoch` when the broker was asked. A member that it took a heartbeat of
@@ -381,16 +382,19 @@ class ConsumerGroup:
                 return epoch
         return member.epoch
 
-    def take_unwritten(self) -> dict[str, HeldLanes | None]:
-        """Return what the journal lacks: held lanes by identity, None for none."""
-        found = {name: None if one is None else one.record for name, one in self.unwritten.items()}
-        self.unwritten.clear()
-        return found
+    def changes(self) -> dict[str, HeldLanes | None]:
+        """Return what the journal is not known to have: lanes by identity, None for none."""
+        return {name: None if one is None else one.record for name, one in self.unwritten.items()}
 
-    def note_unwritten(self, changes: Iterable[str]) -> None:
-        """Note that what was taken did not reach the journal."""
-        for identity in changes:
-            self.unwritten.setdefault(identity, self.members.get(identity))
+    def note_written(self, changes: Mapping[str, HeldLanes | None]) -> None:
+        """Note that the journal has them. What has changed since stays to be written.
+
+        Until then each answer waits for a write that has them: that of another member may fail.
+        """
+        now = self.changes()
+        for identity, held in changes.items():
+            if identity in now and now[identity] == held:
+                del self.unwritten[identity]
 
     def check(self) -> None:
         """Assert the invariants; tests call it after every step."""
@@ -428,12 +432,12 @@ class ConsumerGroup:
             self._release(lane, member.identity)
         for lane in after - before:
             self._holders.setdefault(lane, set()).add(member.identity)
+        if owned <= given:
+            member.late_since_s = None
         self._note_settled(member)
 
     def _release(self, lane: Lane, identity: str) -> None:
         holders = self._holders[lane]
-        if owned <= given:
-            member.late_since_s = None
         holders.discard(identity)
         if not holders:
             del self._holders[lane]

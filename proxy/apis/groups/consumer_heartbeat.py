@@ -180,11 +180,9 @@ async def _answer(
     # From here on the member may hold what it is given.
     given = group.give(identity, context.clock())
     is_asked = word.is_join or word.is_full
-    changes = group.take_unwritten()
     try:
-        await context.groups.save_held(name, changes)
+        await _save(name, group, context)
     except UpstreamLost as error:
-        group.note_unwritten(changes)
         log.warning("lanes are not given: the journal is away group=%s reason=%s", name, error)
         return _refuse(request, wanted, RefusalReason(AGAIN))
     shown = downstream(request, answer, group, member, is_asked=is_asked)
@@ -240,13 +238,18 @@ async def _note_refused(
         await _save_later(name, group, context)
 
 
+async def _save(name: str, group: ConsumerGroup, context: Context) -> None:
+    """Write lanes in hand. Raises: UpstreamLost, NotCoordinator."""
+    changes = group.changes()
+    await context.groups.save_held(name, changes)
+    group.note_written(changes)
+
+
 async def _save_later(name: str, group: ConsumerGroup, context: Context) -> None:
     """Write ends of members; where that fails, the next write has them."""
-    changes = group.take_unwritten()
     try:
-        await context.groups.save_held(name, changes)
+        await _save(name, group, context)
     except KeylaneError as error:
-        group.note_unwritten(changes)
         log.info("end of a member is not written yet group=%s reason=%s", name, error)
 
 
