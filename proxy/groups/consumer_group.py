@@ -215,7 +215,9 @@ class ConsumerGroup:
         foreign = {
             identity: one.parts
             for identity, one in found.items()
-            if identity not in self.members and one.member_id not in self._passed
+            if one.reads_lanes
+            and identity not in self.members
+            and one.member_id not in self._passed
         }
         if foreign != self.foreign:
             self.foreign = foreign

@@ -104,6 +104,8 @@ class Listed:
     member_id: str
     parts: Parts = NO_PARTS
     """Partitions that it has, or is to get."""
+    reads_lanes: bool = True
+    """It has or may get partitions of the group's lane topics."""
 
 
 @dataclass(slots=True)

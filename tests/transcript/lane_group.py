@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from tests.transcript.fake import ORDERS, FakeContext, call
@@ -70,7 +70,11 @@ def takes(
 
 
 def described(
-    context: FakeContext, *members: str, parts: Mapping[str, Owned] | None = None, **fields: Any
+    context: FakeContext,
+    *members: str,
+    parts: Mapping[str, Owned] | None = None,
+    topics: Sequence[str] = ("orders",),
+    **fields: Any,
 ) -> None:
     """The broker lists the group's members; with static ones as `instance/member`."""
     entries = []
@@ -82,6 +86,7 @@ def described(
             {
                 "member_id": member_id,
                 "instance_id": instance or None,
+                "subscribed_topic_names": topics,
                 "assignment": assignment,
                 "target_assignment": assignment,
             }

@@ -337,6 +337,20 @@ async def test_members_that_bypass_keylane(caplog) -> None:
     assert given(answer) == list(ALL)
 
 
+async def test_a_member_of_plain_topics_at_a_brokers_own_address() -> None:
+    """It bypasses no lane: a and b share both partitions by lanes."""
+    context = FakeContext()
+    await start(context)
+    takes(context, 2, member_id="b", assigned=NOTHING)
+    described(context, "a", "b", "direct", parts={"direct": {PLAIN: [0]}}, topics=["plain"])
+    await beat(context, full("b", 0))
+    takes(context, 2, member_id="a")
+
+    answer = await beat(context, partial("a", 1))
+
+    assert len(given(answer) or ()) == 4 and context.stats.members_bypassing == 0
+
+
 async def test_a_partition_is_claimed_until_it_is_read_no_more() -> None:
     """It goes to a member that bypasses keylane after a has confirmed that it gave its lanes up."""
     context = FakeContext()
