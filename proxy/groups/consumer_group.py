@@ -157,6 +157,8 @@ class ConsumerGroup:
             member.plain_owned = word.plain_owned
         if word.plain_parts is not None:
             member.plain_parts = word.plain_parts
+            since = member.plain_since
+            member.plain_since = {part: since.get(part, word.epoch) for part in word.plain_parts}
 
     def find(self, member_id: str) -> GroupMember | None:
         """Return the member of an id; None: it does not speak with this node."""

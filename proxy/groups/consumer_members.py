@@ -127,6 +127,8 @@ class GroupMember:
     """Epoch at which each lane of `given` was given."""
     plain_owned: Parts = NO_PARTS
     plain_parts: Parts = NO_PARTS
+    plain_since: dict[Part, int] = field(default_factory=dict)
+    """Epoch at which each of `plain_parts` was assigned."""
     assigned: Parts = NO_PARTS
     """Partitions of lane topics that the broker has given it."""
     claimed: Parts = NO_PARTS
