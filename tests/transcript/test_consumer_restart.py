@@ -125,6 +125,31 @@ async def test_a_write_that_was_cut_off_is_made_again(monkeypatch: pytest.Monkey
     assert held(context) == {"a": {*kept}, "b": {*ALL} - {*kept}}
 
 
+async def test_an_answer_does_not_run_ahead_of_the_write_of_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Member a's heartbeat writes b's lanes, which b's first write did not: b's waits for one."""
+    context, kept = await asked_to_release()
+    await beat(context, releases(context, kept))
+    context.groups.is_journal_down = True
+    takes(context, 2, member_id="b")
+    await beat(context, partial("b", 2))
+    append, answers = context.groups.append, []
+
+    async def interrupted(records: Sequence[JournalRecord]) -> None:
+        monkeypatch.setattr(context.groups, "append", append)
+        takes(context, 2, member_id="b", assigned=NOTHING)
+        answers.append(await beat(context, full("b", 2)))
+        await append(records)
+
+    monkeypatch.setattr(context.groups, "append", interrupted)
+    takes(context, 2, member_id="a")
+
+    answers.append(await beat(context, partial("a", 2)))
+
+    assert [answer["error_code"] for answer in answers] == [AGAIN, AGAIN]
+
+
 async def test_an_end_that_the_journal_does_not_have_is_written_later() -> None:
     """The leave passes while the journal is away; the next heartbeat's write has it."""
     context = FakeContext()
@@ -154,6 +179,17 @@ async def test_a_group_of_another_node() -> None:
 
     assert refused["error_code"] == NOT_COORDINATOR
     assert held(context) == {"a": {*ALL}}
+
+
+async def test_a_group_that_was_served_elsewhere_meanwhile() -> None:
+    """Asked to say all again: the journal was loaded anew while the broker was asked."""
+    context, _ = await asked_to_release()
+    takes(context, 2, member_id="b")
+    context.world.on_answer = lambda: context.groups.load(context.groups.restarted())
+
+    refused = await beat(context, partial("b", 2))
+
+    assert refused["error_code"] == AGAIN
 
 
 # A new keylane.
