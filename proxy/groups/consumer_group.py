@@ -72,7 +72,8 @@ class ConsumerGroup:
         """Members that bypass keylane, with the partitions that they have or are to get."""
         self.still_until_s = now_s
         """Until then no lane changes hands."""
-        self.planned_s = now_s
+        self.planned_s, self.topics_epoch = now_s, -1
+        """Time of the last plan, and epoch at which topics were looked up."""
         self.is_met = self.is_asking = self.is_planning = False
         """The broker's members are known; it is being asked for them; a plan is being made."""
         self.listed_epoch = -1
@@ -156,6 +157,8 @@ class ConsumerGroup:
             member.plain_owned = word.plain_owned
         if word.plain_parts is not None:
             member.plain_parts = word.plain_parts
+            since = member.plain_since
+            member.plain_since = {part: since.get(part, word.epoch) for part in word.plain_parts}
 
     def find(self, member_id: str) -> GroupMember | None:
         """Return the member of an id; None: it does not speak with this node."""
@@ -174,7 +177,8 @@ class ConsumerGroup:
         if member is not None:
             for lane in member.held:
                 self._release(lane, identity)
-            self.unwritten[identity] = None
+            if member.is_written:
+                self.unwritten[identity] = None
             self._ids.pop(member.member_id, None)
             self.target.pop(identity, None)
             self._unsettled.discard(identity)
@@ -191,6 +195,10 @@ class ConsumerGroup:
         self._joining[member_id] -= 1
         if not self._joining[member_id]:
             del self._joining[member_id]
+
+    def has_passed(self, listed: Iterable[Listed]) -> bool:
+        """Return whether all of these members have joined by way of this node."""
+        return all(one.member_id in self._passed for one in listed)
 
     def note_listed(self, listed: Iterable[Listed], asked: tuple[int, int]) -> list[str]:
         """Take the broker's description; return members that are gone, and end them.
@@ -209,7 +217,9 @@ class ConsumerGroup:
         foreign = {
             identity: one.parts
             for identity, one in found.items()
-            if identity not in self.members and one.member_id not in self._passed
+            if one.reads_lanes
+            and identity not in self.members
+            and one.member_id not in self._passed
         }
         if foreign != self.foreign:
             self.foreign = foreign
@@ -218,9 +228,13 @@ class ConsumerGroup:
 
     def set_topics(self, topics: Mapping[str, GroupTopic]) -> None:
         """Take the lane topics that the members name. A topic that was made anew has no holder."""
-        for name, known in self.topics.items():
-            if name in topics and topics[name].view_id != known.view_id:
-                self._forget_topic(name)
+        before = {name: known.view_id for name, known in self.topics.items()}
+        fresh = {name for name, topic in topics.items() if topic.view_id != before.get(name)}
+        for name in fresh & before.keys():
+            self._forget_topic(name)
+        for member in self.members.values():
+            if any(name in fresh for name in member.subscribed.names):
+                member.sent = None  # its lanes have another id, or were left out
         if dict(topics) != self.topics:
             self.topics = dict(topics)
             self.reasons.add("topics")
@@ -372,16 +386,19 @@ class ConsumerGroup:
                 return epoch
         return member.epoch
 
-    def take_unwritten(self) -> dict[str, HeldLanes | None]:
-        """Return what the journal lacks: held lanes by identity, None for none."""
-        found = {name: None if one is None else one.record for name, one in self.unwritten.items()}
-        self.unwritten.clear()
-        return found
+    def changes(self) -> dict[str, HeldLanes | None]:
+        """Return what the journal is not known to have: lanes by identity, None for none."""
+        return {name: None if one is None else one.record for name, one in self.unwritten.items()}
 
-    def note_unwritten(self, changes: Iterable[str]) -> None:
-        """Note that what was taken did not reach the journal."""
-        for identity in changes:
-            self.unwritten.setdefault(identity, self.members.get(identity))
+    def note_written(self, changes: Mapping[str, HeldLanes | None]) -> None:
+        """Note that the journal has them. What has changed since stays to be written.
+
+        Until then each answer waits for a write that has them: that of another member may fail.
+        """
+        now = self.changes()
+        for identity, held in changes.items():
+            if identity in now and now[identity] == held:
+                del self.unwritten[identity]
 
     def check(self) -> None:
         """Assert the invariants; tests call it after every step."""
@@ -414,11 +431,13 @@ class ConsumerGroup:
         after = member.held
         if after != before:
             member.since = {lane: member.since.get(lane, epoch) for lane in after}
-            self.unwritten[member.identity] = member
+            self.unwritten[member.identity], member.is_written = member, True
         for lane in before - after:
             self._release(lane, member.identity)
         for lane in after - before:
             self._holders.setdefault(lane, set()).add(member.identity)
+        if owned <= given:
+            member.late_since_s = None
         self._note_settled(member)
 
     def _release(self, lane: Lane, identity: str) -> None:
@@ -439,9 +458,7 @@ class ConsumerGroup:
             self._unsettled.add(member.identity)
 
     def _note_late(self, member: GroupMember, now_s: float) -> None:
-        if not member.owned - member.given:
-            member.late_since_s = None
-        elif member.late_since_s is None:
+        if member.late_since_s is None and member.owned - member.given:
             member.late_since_s = now_s
 
     def _forget_topic(self, name: str) -> None:

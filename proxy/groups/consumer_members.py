@@ -104,6 +104,8 @@ class Listed:
     member_id: str
     parts: Parts = NO_PARTS
     """Partitions that it has, or is to get."""
+    reads_lanes: bool = True
+    """It has or may get partitions of the group's lane topics."""
 
 
 @dataclass(slots=True)
@@ -125,6 +127,8 @@ class GroupMember:
     """Epoch at which each lane of `given` was given."""
     plain_owned: Parts = NO_PARTS
     plain_parts: Parts = NO_PARTS
+    plain_since: dict[Part, int] = field(default_factory=dict)
+    """Epoch at which each of `plain_parts` was assigned."""
     assigned: Parts = NO_PARTS
     """Partitions of lane topics that the broker has given it."""
     claimed: Parts = NO_PARTS
@@ -135,6 +139,8 @@ class GroupMember:
     has_spoken: bool = False
     sent: Lanes | None = None
     """Lanes of the last answer."""
+    is_written: bool = False
+    """The journal may have a record of it."""
     is_away: bool = False
     """A static member that went, and will be back."""
     late_since_s: float | None = None

@@ -101,6 +101,22 @@ class MemberLanes:
             if gained is not None:
                 self._gained[lane] = gained
 
+    def note_held(self, group: str, client_id: str, lanes: Iterable[Lane]) -> None:
+        """Note the lanes of a KIP-848 member, which come and go one by one."""
+        given = frozenset(lanes)
+        is_more = self._shared.lane_count + len(given) - len(self._given) > LANES_MAX
+        if is_more or (group, client_id) != (self._group, self._client_id):
+            self.note_given(group, client_id, given)
+            return
+        for lane in self._gained.keys() - given:
+            self._shared.remove(client_id, lane, self._gained.pop(lane))
+        self._shared.lane_count += len(given) - len(self._given)
+        for lane in given - self._given:
+            gained = self._shared.add(client_id, lane)
+            if gained is not None:
+                self._gained[lane] = gained
+        self._given = given
+
     def note_answered(self, group: str, lane: Lane, offset: int) -> None:
         """Note a committed offset that the member was answered; the first of a generation counts.
 

@@ -165,7 +165,9 @@ class World:
             self.group.set_target(plan, reason, self.now_s, int(1000 * self.now_s))
 
     def save(self) -> None:
-        self.journal += self.table.changed("g", self.group.take_unwritten(), 1, 0)
+        changes = self.group.changes()
+        self.journal += self.table.changed("g", changes, 1, 0)
+        self.group.note_written(changes)
 
     def restart(self) -> None:
         """Another process begins with the journal; answers on their way are lost."""

@@ -83,8 +83,6 @@ class HeldTable:
         partition = ic_partition(group, partition_count)
         records = []
         for identity, held in order:
-            if held is None and identity not in before:
-                continue
             value = None if held is None else write_held(held, now_ms)
             records.append(JournalRecord(partition, write_held_key(group, identity), value))
         for identity, held in order:

@@ -42,7 +42,8 @@ def epoch_for(
             continue
         named = topic_key(topics[entry.topic_number])
         topic_id = context.registry.id_of_name(named) if isinstance(named, str) else named
-        if topic_id is None or (topic_id, entry.index) not in member.plain_parts:
+        since = None if topic_id is None else member.plain_since.get((topic_id, entry.index))
+        if since is None or since > epoch:
             return epoch  # of a partition the broker judges an older epoch by itself
     return known.newest_epoch(member.identity, epoch, lanes)
 

@@ -44,8 +44,14 @@ async def find_group(name: str, context: Context) -> ConsumerGroup | None:
 
 
 def begin_group(name: str, context: Context) -> ConsumerGroup:
-    """Begin with what the journal has of a group. Raises: NotCoordinator."""
+    """Begin with what the journal has of a group, unless another heartbeat has meanwhile.
+
+    Raises: NotCoordinator.
+    """
     table = context.groups.held_table(name)
+    known = context.consumer_groups.get(name, table)
+    if known is not None:
+        return known
     group = ConsumerGroup(context.clock())
     group.load(table.of_group(name).values())
     if group.members:
@@ -67,7 +73,7 @@ async def meet(name: str, group: ConsumerGroup, context: Context) -> RefusalReas
                 name,
             )
             return RefusalReason(ErrorCode.invalid_request, MIXED)
-        if listing.members:
+        if not group.has_passed(listing.members):
             group.still_until_s = math.inf  # one of them may read on, not knowing its end
         _note_listing(name, group, group.note_listed(listing.members, asked), context)
     group.is_met = True

@@ -51,7 +51,12 @@ from keylane.proxy.apis.groups.consumer_wire import (
     upstream,
     without_parts,
 )
-from keylane.proxy.apis.groups.consumer_wish import find_clash, owned_of, read_subscription
+from keylane.proxy.apis.groups.consumer_wish import (
+    find_clash,
+    find_names,
+    owned_of,
+    read_subscription,
+)
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
 from keylane.proxy.apis.shared.relay import forward, relay
@@ -170,18 +175,18 @@ async def _answer(
     await plan_lanes(name, group, context)
     if group.members.get(identity) is not member:
         return _refuse(request, wanted, RefusalReason(ErrorCode.unknown_member_id))
-    context.groups.check_ownership(name)  # from here on the member may hold what it is given
+    if context.consumer_groups.get(name, context.groups.held_table(name)) is not group:
+        return _refuse(request, wanted, RefusalReason(AGAIN))  # another node may have served it
+    # From here on the member may hold what it is given.
     given = group.give(identity, context.clock())
     is_asked = word.is_join or word.is_full
-    changes = group.take_unwritten()
     try:
-        await context.groups.save_held(name, changes)
+        await _save(name, group, context)
     except UpstreamLost as error:
-        group.note_unwritten(changes)
         log.warning("lanes are not given: the journal is away group=%s reason=%s", name, error)
         return _refuse(request, wanted, RefusalReason(AGAIN))
     shown = downstream(request, answer, group, member, is_asked=is_asked)
-    context.member_lanes.note_given(name, request.header.client_id or "", given)
+    context.member_lanes.note_held(name, request.header.client_id or "", given)
     _end_late(name, group, context)
     push_owed(Beat(name, member.epoch, member.member_id, member.instance_id), context)
     return request.answer_entity(shown)
@@ -194,10 +199,8 @@ async def _assigned(
     if answer.assignment is None:
         return None, None
     ids = {topic.topic_id for topic in group.topics.values()}
-    for name in subscribed.names if subscribed is not None else ():
-        view = await context.find_view(name)
-        if view is not None:
-            ids.add(view.topic_id)
+    if subscribed is not None:
+        ids |= {view.topic_id for view in (await find_names(subscribed.names, context)).values()}
     parts = parts_of(answer.assignment.topic_partitions)
     for topic_id in {part[0] for part in parts} - ids:
         try:
@@ -235,13 +238,18 @@ async def _note_refused(
         await _save_later(name, group, context)
 
 
+async def _save(name: str, group: ConsumerGroup, context: Context) -> None:
+    """Write lanes in hand. Raises: UpstreamLost, NotCoordinator."""
+    changes = group.changes()
+    await context.groups.save_held(name, changes)
+    group.note_written(changes)
+
+
 async def _save_later(name: str, group: ConsumerGroup, context: Context) -> None:
     """Write ends of members; where that fails, the next write has them."""
-    changes = group.take_unwritten()
     try:
-        await context.groups.save_held(name, changes)
+        await _save(name, group, context)
     except KeylaneError as error:
-        group.note_unwritten(changes)
         log.info("end of a member is not written yet group=%s reason=%s", name, error)
 
 

@@ -54,7 +54,16 @@ async def list_members(group: str, context: Context) -> Listing | None:
             group, found.error_code.name,
         )  # fmt: skip
         return None
-    return Listing(bool(found.members), [_listed(member) for member in found.members])
+    topics = _lane_topics(group, context)
+    return Listing(bool(found.members), [_listed(member, topics) for member in found.members])
+
+
+def _lane_topics(group: str, context: Context) -> frozenset[str]:
+    """Return the broker's names of lane topics that members of the group read here."""
+    known = context.consumer_groups.find(group)
+    members = () if known is None else known.members.values()
+    names = (name for member in members for name in member.subscribed.names)
+    return frozenset(map(context.registry.physical_name, names))
 
 
 def _only(answer: Any) -> Any:
@@ -64,16 +73,18 @@ def _only(answer: Any) -> Any:
     return answer.groups[0]
 
 
-def _listed(member: Any) -> Listed:
-    parts = (
-        (topic.topic_id, int(index))
+def _listed(member: Any, lane_topics: frozenset[str]) -> Listed:
+    topics = [
+        topic
         for assignment in (member.assignment, member.target_assignment)
         for topic in assignment.topic_partitions
-        for index in topic.partitions
-    )
+    ]
+    parts = ((topic.topic_id, int(index)) for topic in topics for index in topic.partitions)
+    read = {*map(str, member.subscribed_topic_names), *(str(topic.topic_name) for topic in topics)}
     member_id = str(member.member_id)
     return Listed(
         identity=identity_of(member_id, member.instance_id),
         member_id=member_id,
         parts=frozenset(part for part in parts if part[0] is not None),
+        reads_lanes=bool(member.subscribed_topic_regex or read & lane_topics),
     )

@@ -12,6 +12,7 @@ from keylane.proxy.apis.groups.lane_topics import lane_loads, lane_topic
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.groups.consumer_group import ConsumerGroup
 from keylane.proxy.groups.consumer_members import GroupTopic, Names
+from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.assignor")
 
@@ -22,9 +23,16 @@ NO_NAMES: Final[Names] = frozenset()
 async def plan_lanes(name: str, group: ConsumerGroup, context: Context) -> None:
     """Plan anew if members or topics have changed, or the load has for some time.
 
-    Heartbeats that come while a plan is made go by the last one.
+    Heartbeats that come while a plan is made go by the last one. Topics are looked up at each
+    epoch, which moves with them, also while nothing changes hands: answers name lanes by them.
     """
     now_s = context.clock()
+    is_new = group.is_still(now_s) and not _names(group) <= group.topics.keys()
+    if is_new or group.epoch > group.topics_epoch:
+        epoch = group.epoch
+        topics, _ = await _find_topics(name, group, context)
+        group.set_topics(topics)
+        group.topics_epoch = max(group.topics_epoch, epoch)
     if group.is_planning or not group.is_plan_due(now_s):
         return
     group.is_planning = True
@@ -34,9 +42,15 @@ async def plan_lanes(name: str, group: ConsumerGroup, context: Context) -> None:
         group.is_planning = False
 
 
-async def _plan(name: str, group: ConsumerGroup, context: Context) -> None:
-    names = NO_NAMES.union(*(one.subscribed.names for one in group.members.values()))
-    views = await find_names(names, context)
+def _names(group: ConsumerGroup) -> Names:
+    return NO_NAMES.union(*(one.subscribed.names for one in group.members.values()))
+
+
+async def _find_topics(
+    name: str, group: ConsumerGroup, context: Context
+) -> tuple[dict[str, GroupTopic], dict[str, View]]:
+    """Return the lane topics that are served now, with their views."""
+    views = await find_names(_names(group), context)
     rule = context.config.group_rule(name)
     joined = rule is not None and rule.co_partitioned is True
     topics = {
@@ -47,6 +61,11 @@ async def _plan(name: str, group: ConsumerGroup, context: Context) -> None:
         )
         for each, view in views.items()
     }
+    return topics, views
+
+
+async def _plan(name: str, group: ConsumerGroup, context: Context) -> None:
+    topics, views = await _find_topics(name, group, context)
     group.set_topics(topics)
     members, reason = group.begin_plan()
     started_s = context.clock()
