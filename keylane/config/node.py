@@ -121,8 +121,8 @@ class GroupRule(_Frozen):
     )
     rebalance_by_load: bool = Field(
         default=True,
-        description="False: keylane never asks the group to rebalance for its load; lanes move "
-        "when members come and go.",
+        description="False: keylane moves no lanes for the load alone, and asks for no rebalance; "
+        "lanes move when members come and go.",
     )
     streams_mixed: Literal["refuse", "allow"] = Field(
         default="refuse",
@@ -192,7 +192,8 @@ class ProxyConfig(MemoryConfig):
         gt=0,
         description="Time between two rebalances that keylane asks a group for, when measured "
         "load is out of balance; the first one can come after a tenth of it. As "
-        "`probing.rebalance.interval.ms` of Kafka Streams.",
+        "`probing.rebalance.interval.ms` of Kafka Streams. Lanes of groups with the consumer "
+        "protocol move without a rebalance, at most once in a tenth of it.",
     )
     lane_name_pattern: str | None = Field(
         default="{topic}.lanes-{lanes}",

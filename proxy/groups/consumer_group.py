@@ -49,8 +49,6 @@ GRACE_S: Final = 2.0
 LOAD: Final = "load"
 REASONS: Final = ("restart", "bypass", "topics", "subscription", "leave", "join")
 """Changes after which a plan is made, the first before the second; else it is the load."""
-LOAD_PLAN_S: Final = 60.0
-"""Time between two plans that only the load asks for."""
 
 
 class ConsumerGroup:
@@ -259,11 +257,16 @@ class ConsumerGroup:
         """Return whether lanes must stay where they are."""
         return now_s < self.still_until_s
 
-    def is_plan_due(self, now_s: float) -> bool:
-        """Return whether a plan is to be made."""
+    def is_plan_due(self, now_s: float, load_s: float) -> bool:
+        """Return whether a plan is to be made; load_s: time between two plans for load alone."""
         if self.is_still(now_s) or not self.members:
             return False
-        return self.is_stale or (self.is_settled and now_s - self.planned_s >= LOAD_PLAN_S)
+        is_quiet = self.is_settled and not self.foreign
+        return self.is_stale or (is_quiet and now_s - self.planned_s >= load_s)
+
+    def skip_plan(self, now_s: float) -> None:
+        """Leave the target as it is: another plan is not worth its moves."""
+        self.planned_s = now_s
 
     def begin_plan(self) -> tuple[list[Member], str]:
         """Return members for the assignor, and the reason of the plan.

@@ -158,7 +158,7 @@ class World:
             self.group.end_join(member_id)
 
     def plan(self) -> None:
-        if self.group.is_plan_due(self.now_s):
+        if self.group.is_plan_due(self.now_s, 60.0):
             self.group.set_topics(TOPICS)
             members, reason = self.group.begin_plan()
             plan = plan_sticky(members, [TOPIC], {})

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Final
 
 from keylane.assignor.checks import find_faults
+from keylane.assignor.gain import find_gain
 from keylane.assignor.sticky import plan_sticky
 from keylane.proxy.apis.groups.consumer_wish import find_names
 from keylane.proxy.apis.groups.lane_topics import lane_loads, lane_topic
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.groups.consumer_group import ConsumerGroup
+from keylane.proxy.groups.consumer_group import LOAD, ConsumerGroup
 from keylane.proxy.groups.consumer_members import GroupTopic, Names
 from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.assignor")
 
 FAULTS_SHOWN: Final = 3
+LOAD_PARTS: Final = 10
+"""Of the interval of classic groups: lanes move without a rebalance here, and only theirs stop."""
 NO_NAMES: Final[Names] = frozenset()
 
 
@@ -33,7 +37,11 @@ async def plan_lanes(name: str, group: ConsumerGroup, context: Context) -> None:
         topics, _ = await _find_topics(name, group, context)
         group.set_topics(topics)
         group.topics_epoch = max(group.topics_epoch, epoch)
-    if group.is_planning or not group.is_plan_due(now_s):
+    rule = context.config.group_rule(name)
+    load_s = context.config.load_rebalance_interval_s / LOAD_PARTS
+    if rule is not None and not rule.rebalance_by_load:
+        load_s = math.inf
+    if group.is_planning or not group.is_plan_due(now_s, load_s):
         return
     group.is_planning = True
     try:
@@ -71,6 +79,12 @@ async def _plan(name: str, group: ConsumerGroup, context: Context) -> None:
     started_s = context.clock()
     lanes = [topic.lanes for topic in topics.values()]
     loads = lane_loads(views, context)
+    if reason == LOAD:
+        gain = await context.in_thread(find_gain, members, lanes, loads) if loads else None
+        measured = sum(context.loads.record_count(view) for view in views.values())
+        if gain is None or not gain.is_worth(measured):
+            group.skip_plan(context.clock())
+            return
     plan = await context.in_thread(plan_sticky, members, lanes, loads)
     faults = find_faults(plan, members, lanes)
     if faults:

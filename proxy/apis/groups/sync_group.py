@@ -132,6 +132,10 @@ async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, .
         views = await find_lane_views(subscriptions, context)
         if not views:
             return None
+        plain = _joined_plain_topic(group, joined, subscriptions, views, context)
+        if plain is not None:
+            _warn(context, group, generation_id, f"its lanes may be joined with the topic {plain}")
+            return None
         deal = make_deal(group, joined, subscriptions, views, context)
         planned = await context.in_thread(deal_out, deal)
         merged = await context.in_thread(merge, wanted.assignments, deal, planned)
@@ -154,6 +158,25 @@ async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, .
         module.SyncGroupRequestAssignment(member_id=member_id, assignment=assignment)
         for member_id, assignment in merged
     )
+
+
+def _joined_plain_topic(
+    group: str,
+    joined: Joined,
+    subscriptions: Iterable[Subscription],
+    views: Mapping[str, View],
+    context: Context,
+) -> str | None:
+    """Return a plain topic that has the keys of lanes by Kafka's partitioner under equal numbers.
+
+    `range` gives a member equal numbers of both, and applications join by that. None: none has.
+    """
+    if not keeps_topics_together(joined.protocol_name, context.config.group_rule(group)):
+        return None
+    counts = {view.layout.index_count for view in views.values() if view.layout.hash == "murmur2"}
+    names = {name for one in subscriptions for name in one.topics} - views.keys()
+    found = (name for name in sorted(names) if context.registry.count_of(name) in counts)
+    return next(found, None) if counts else None
 
 
 def _names_lanes(wanted: Any, registry: TopicRegistry) -> bool:
