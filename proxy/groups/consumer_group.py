@@ -76,6 +76,10 @@ class ConsumerGroup:
         """The broker's members are known; it is being asked for them; a plan is being made."""
         self.listed_epoch = -1
         """Epoch of the group when the broker was asked for its members last."""
+        self.list_due_s = now_s
+        """Time from which on it may be asked again."""
+        self.is_doubtful = False
+        """The broker wants a partition back, and its receiver may be a member that is not known."""
         self.foreign_logged = 0
         self.unwritten: dict[str, GroupMember | None] = {}
         """Members whose lanes in hand are not those of the journal; None: it has ended."""
@@ -139,6 +143,8 @@ class ConsumerGroup:
         member.has_spoken = member.has_spoken or word.is_full or word.is_join
         if word.parts is not None and word.parts != member.assigned:
             member.assigned = word.parts
+            # A member that bypasses keylane may be the receiver, and not be known yet.
+            self.is_doubtful = self.is_doubtful or bool(member.claimed - word.parts)
             if self.foreign:
                 self.reasons.add("bypass")
         return member
@@ -198,6 +204,11 @@ class ConsumerGroup:
         """Return whether all of these members have joined by way of this node."""
         return all(one.member_id in self._passed for one in listed)
 
+    def is_list_due(self, now_s: float) -> bool:
+        """Return whether the broker is to be asked for the members: they may have changed."""
+        has_changed = self.epoch > self.listed_epoch or self.is_doubtful
+        return has_changed and not self.is_asking and now_s >= self.list_due_s
+
     def note_listed(self, listed: Iterable[Listed], asked: tuple[int, int]) -> list[str]:
         """Take the broker's description; return members that are gone, and end them.
 
@@ -209,6 +220,7 @@ class ConsumerGroup:
         missing = [name for name in self.members if name not in found]
         gone = [name for name in missing if self.members[name].seen <= turn]
         self.listed_epoch = epoch if gone == missing else -1
+        self.is_doubtful = False
         for identity in gone:
             self.end(identity)
         self._passed &= {one.member_id for one in found.values()} | self._joining.keys()
@@ -361,14 +373,10 @@ class ConsumerGroup:
         member = self.members.get(identity)
         if member is None:
             return NO_PARTS
-        given_up = member.claimed - member.assigned if self.foreign else NO_PARTS
+        is_mixed = bool(self.foreign) or self.is_doubtful
+        given_up = member.claimed - member.assigned if is_mixed else NO_PARTS
         member.claimed = member.assigned | {part for part in given_up if self._is_read(part)}
         return member.claimed
-
-    def gives_up(self, identity: str) -> bool:
-        """Return whether the broker wants a partition back that the member has claimed."""
-        member = self.members.get(identity)
-        return member is not None and bool(member.claimed - member.assigned)
 
     def holder_of(self, lane: Lane) -> str | None:
         """Return the identity of the member that has a lane; None: it is free, or in dispute."""

@@ -6,7 +6,8 @@ anyway. Then in each round: two members join, two leave, two are killed with -9,
 and started, the broker is killed and started. In the end every record must have been seen, none
 after its commit, each key in order, and no lane at two members at once, by the members' own
 reports. Printed for each step: the time until all lanes have members again, and the longest pause
-of the members and of lanes that stayed, beside those of the quiet minute. Exit code 1 after a breach.
+of the members and of lanes that stayed, beside those of the quiet minute. Exit code 1 after a
+breach.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ class Churn:
         of_members = group.pauses(group.times, members, window)
         of_lanes = group.pauses(group.lane_times, kept, window)
         print(
-            f"{name:24} settled {settled_s:5.1f} s  members {len(group.living):2}  longest pause of "
+            f"{name:24} settled {settled_s:5.1f} s  {len(group.living):2} members  longest pause of "
             f"{len(members):2} members {_shown(of_members)}, of {len(kept):2} lanes that stayed "
             f"{_shown(of_lanes)}",
             flush=True,

@@ -26,6 +26,11 @@ MIXED: Final = (
 )
 
 
+SMALL_GROUP: Final = 100
+MEMBER_S: Final = 0.001
+"""Pause between two descriptions for each member beyond: to read the answer takes a tenth of it."""
+
+
 async def find_group(name: str, context: Context) -> ConsumerGroup | None:
     """Return a group with lanes as this node knows it, or as the journal does; None: neither does.
 
@@ -81,9 +86,13 @@ async def meet(name: str, group: ConsumerGroup, context: Context) -> RefusalReas
 
 
 async def look_at_members(name: str, group: ConsumerGroup, context: Context) -> None:
-    """Ask the broker for the group's members, since its epoch has moved on."""
-    if group.is_asking:
-        return  # the answer to it may be older: the next heartbeat sees the epoch, too
+    """Ask the broker for the group's members, if they may have changed.
+
+    A description that is on its way may be older than the change: a later heartbeat asks again.
+    """
+    if not group.is_list_due(context.clock()):
+        return
+    group.list_due_s = context.clock() + MEMBER_S * max(0, len(group.members) - SMALL_GROUP)
     group.is_asking, asked = True, (group.turn, group.epoch)
     try:
         listing = await list_members(name, context)

@@ -103,7 +103,8 @@ async def handle_consumer_group_heartbeat(
     if not says_all and (before is None or not before.has_spoken):
         code = await unknown_code(name, str(wanted.member_id), context)
         return _refuse(request, wanted, RefusalReason(code))
-    clash = find_clash(group, wanted, subscribed, context)
+    is_other = before is None or subscribed != before.subscribed
+    clash = find_clash(group, wanted, subscribed, context) if is_other or says_all else None
     if clash is not None:
         return _refuse(request, wanted, clash)
     return await _serve(request, wanted, subscribed, group, context)
@@ -170,8 +171,7 @@ async def _answer(
     name, (identity, word) = str(wanted.group_id), said
     member = group.take(identity, word)
     group.begin_grace(answer.heartbeat_interval.total_seconds())
-    if group.epoch > group.listed_epoch or group.gives_up(identity):
-        await look_at_members(name, group, context)
+    await look_at_members(name, group, context)
     await plan_lanes(name, group, context)
     if group.members.get(identity) is not member:
         return _refuse(request, wanted, RefusalReason(ErrorCode.unknown_member_id))
@@ -220,7 +220,9 @@ async def _leave(
     name = str(wanted.group_id)
     answer = request.decode_answer(await forward(request, context))
     if group is not None and answer.error_code == ErrorCode.none:
+        known = group.find(str(wanted.member_id))
         identity = identity_of(str(wanted.member_id), wanted.instance_id)
+        identity = identity if known is None else known.identity
         if wanted.member_epoch == LEAVE_EPOCH:
             group.end(identity)
         else:
