@@ -6,13 +6,31 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from tests.reference.consumer_world import INTERVAL_S, LANES, World
+from keylane.assignor.model import Lane
+from tests.reference.consumer_world import (
+    DIRECT,
+    INTERVAL_S,
+    TIMEOUT_S,
+    TOPICS,
+    World,
+    lanes_of,
+)
 
-NAMES = st.sampled_from([f"m{number}" for number in range(6)])
+SUBSCRIPTIONS = {
+    "m0": ("orders",),
+    "m1": ("orders",),
+    "m2": ("orders", "shop"),
+    "m3": ("shop",),
+    "s0": ("orders",),
+    "s1": ("orders", "shop"),
+}
+"""Places beginning with s have static members."""
+NAMES = st.sampled_from(sorted(SUBSCRIPTIONS))
+ALL = lanes_of(frozenset(TOPICS))
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
-    """A lane has one reader at most; each is read once all is quiet."""
+    """A lane has one reader at most; each is read once all is quiet; commits are of readers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +39,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     @rule(name=NAMES)
     def joins(self, name: str) -> None:
         if name not in self.world.clients:
-            self.world.start(name)
+            static = name if name.startswith("s") else None
+            self.world.start(name, frozenset(SUBSCRIPTIONS[name]), static)
 
     @rule(name=NAMES)
     def beats(self, name: str) -> None:
@@ -38,29 +57,69 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if name in self.world.clients:
             self.world.reconcile(self.world.clients[name])
 
+    @rule()
+    def all_goes_well(self) -> None:
+        """A round of heartbeats, each answered and reconciled."""
+        self.settle(1)
+
     @rule(name=NAMES)
     def leaves(self, name: str) -> None:
+        """A static one is waited for."""
         client = self.world.clients.get(name)
         if client is not None and not client.is_waiting:
-            self.world.remove(name, is_leaving=True)
+            self.world.leave(name)
 
     @rule(name=NAMES)
     def is_killed(self, name: str) -> None:
         """Its session has ended when it is seen again."""
-        if name in self.world.clients:
-            self.world.remove(name, is_leaving=False)
+        client = self.world.clients.pop(name, None)
+        if client is not None:
+            self.world.broker.remove(client.member_id)
 
     @rule(name=NAMES)
     def times_out(self, name: str) -> None:
-        client = self.world.clients.get(name)
-        if client is not None and self.world.members.pop(client.member_id, None) is not None:
-            self.world.epoch += 1
+        """While it lives, or while a static member's next process has not come."""
+        broker = self.world.broker
+        ids = [one for one, instance in broker.instances.items() if instance == name]
+        if name in self.world.clients:
+            ids.append(self.world.clients[name].member_id)
+        for member_id in ids:
+            broker.remove(member_id)
+
+    @rule(name=NAMES, number=st.integers(0, 10), is_late=st.booleans())
+    def commits(self, name: str, number: int, is_late: bool) -> None:
+        if name in self.world.clients:
+            self.world.commit(self.world.clients[name], number, is_late=is_late)
+
+    @rule(number=st.integers(0, 3))
+    def a_late_commit_arrives(self, number: int) -> None:
+        if number < len(self.world.commits):
+            self.world.arrive(self.world.commits.pop(number))
+
+    @rule(topics=st.sampled_from([("orders",), ("shop",), ("orders", "shop")]))
+    def a_member_bypasses_keylane(self, topics: tuple[str, ...]) -> None:
+        self.world.broker.join(DIRECT, frozenset(topics), None)
+        self.direct_beats()
+
+    @rule()
+    def direct_beats(self) -> None:
+        broker = self.world.broker
+        if DIRECT in broker.members:
+            broker.beat(DIRECT, broker.assigned.get(DIRECT, frozenset()))
+
+    @rule()
+    def it_leaves(self) -> None:
+        self.world.broker.remove(DIRECT)
 
     @rule()
     def restarts(self) -> None:
         self.world.restart()
 
-    @rule(seconds=st.sampled_from([0.5, 3.0, INTERVAL_S + 3.0]))
+    @rule(lane=st.sampled_from(sorted(ALL)), load=st.sampled_from([1.0, 100.0]))
+    def load_changes(self, lane: Lane, load: float) -> None:
+        self.world.loads[lane] = load
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, INTERVAL_S + 3.0, TIMEOUT_S + 1, 61.0]))
     def time_passes(self, seconds: float) -> None:
         self.world.now_s += seconds
 
@@ -68,23 +127,51 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def no_lane_has_two_readers(self) -> None:
         self.world.check()
 
-    def teardown(self) -> None:
-        """Every lane is read by one member, when all is quiet for some heartbeats."""
+    def settle(self, rounds: int) -> None:
+        """Play some rounds in which all goes well."""
         world = self.world
-        for _ in range(12):
+        for _ in range(rounds):
             world.now_s += INTERVAL_S
             for client in list(world.clients.values()):
                 world.send(client)
+            self.direct_beats()
             for answer in list(world.pending):
                 world.pending.remove(answer)
                 world.deliver(answer, is_lost=False)
             for client in world.clients.values():
                 world.reconcile(client)
             world.check()
-        if world.clients:
-            read = [lane for client in world.clients.values() for lane in client.reading]
-            assert sorted(read) == sorted(LANES)
-            assert world.group.is_settled
+
+    def teardown(self) -> None:
+        """Every lane is read by one member, when all is quiet for some heartbeats.
+
+        Beside a member that bypasses keylane, members have the partitions that the broker gives.
+        """
+        world, broker = self.world, self.world.broker
+        live = {client.member_id for client in world.clients.values()} | {DIRECT}
+        for member_id in broker.members.keys() - live:
+            broker.remove(member_id)
+        self.settle(16)
+        clients = world.clients.values()
+        read = [lane for client in clients for lane in client.reading]
+        named = frozenset(name for client in clients for name in client.topics)
+        expected = lanes_of(named)
+        if DIRECT in broker.members:
+            parts = frozenset().union(*(broker.assigned[one.member_id] for one in clients))
+            expected = lanes_of(named, parts)
+            assert not parts & broker.assigned[DIRECT]
+            assert all(
+                one.reading == lanes_of(one.topics, broker.assigned[one.member_id])
+                for one in clients
+            )
+        assert sorted(read) == sorted(expected)
+        if not clients:
+            return  # no heartbeat has shown that the last members are gone
+        assert world.group.is_settled
+        held = world.table.of_group("g")
+        assert {lane: name for name, one in held.items() for lane in one.lanes} == {
+            lane: client.identity for client in clients for lane in client.reading
+        }
 
 
 TestConsumerGroup = ConsumerGroupMachine.TestCase
