@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -12,112 +14,90 @@ from tests.reference.consumer_world import (
     INTERVAL_S,
     TIMEOUT_S,
     TOPICS,
+    Client,
     World,
     lanes_of,
 )
 
-SUBSCRIPTIONS = {
-    "m0": ("orders",),
-    "m1": ("orders",),
-    "m2": ("orders", "shop"),
-    "m3": ("shop",),
-    "s0": ("orders",),
-    "s1": ("orders", "shop"),
-}
-"""Places beginning with s have static members."""
-NAMES = st.sampled_from(sorted(SUBSCRIPTIONS))
+PLACES = st.integers(0, 5)
 ALL = lanes_of(frozenset(TOPICS))
 
 
 class ConsumerGroupMachine(RuleBasedStateMachine):
-    """A lane has one reader at most; each is read once all is quiet; commits are of readers."""
+    """A lane has one reader at most, and each is read once all is quiet."""
+
+    subscriptions: ClassVar[dict[str, tuple[str, ...]]] = {
+        "m0": ("orders",),
+        "m1": ("orders",),
+        "m2": ("orders",),
+    }
+    """By place; those that begin with s have static members."""
 
     def __init__(self) -> None:
         super().__init__()
         self.world = World()
 
-    @rule(name=NAMES)
-    def joins(self, name: str) -> None:
-        if name not in self.world.clients:
-            static = name if name.startswith("s") else None
-            self.world.start(name, frozenset(SUBSCRIPTIONS[name]), static)
+    def client(self, place: int) -> tuple[str, Client | None]:
+        name = sorted(self.subscriptions)[place % len(self.subscriptions)]
+        return name, self.world.clients.get(name)
 
-    @rule(name=NAMES)
-    def beats(self, name: str) -> None:
-        if name in self.world.clients:
-            self.world.send(self.world.clients[name])
+    @rule(place=PLACES)
+    def joins(self, place: int) -> None:
+        name, client = self.client(place)
+        if client is None:
+            static = name if name.startswith("s") else None
+            self.world.start(name, frozenset(self.subscriptions[name]), static)
+
+    @rule(place=PLACES)
+    def beats(self, place: int) -> None:
+        _, client = self.client(place)
+        if client is not None:
+            self.world.send(client)
 
     @rule(number=st.integers(0, 5), is_lost=st.booleans())
     def is_answered(self, number: int, is_lost: bool) -> None:
-        if number < len(self.world.pending):
-            self.world.deliver(self.world.pending.pop(number), is_lost=is_lost)
+        if self.world.pending:
+            answer = self.world.pending.pop(number % len(self.world.pending))
+            self.world.deliver(answer, is_lost=is_lost)
 
-    @rule(name=NAMES)
-    def reconciles(self, name: str) -> None:
-        if name in self.world.clients:
-            self.world.reconcile(self.world.clients[name])
+    @rule(place=PLACES)
+    def reconciles(self, place: int) -> None:
+        _, client = self.client(place)
+        if client is not None:
+            self.world.reconcile(client)
 
     @rule()
     def all_goes_well(self) -> None:
         """A round of heartbeats, each answered and reconciled."""
         self.settle(1)
 
-    @rule(name=NAMES)
-    def leaves(self, name: str) -> None:
+    @rule(place=PLACES)
+    def leaves(self, place: int) -> None:
         """A static one is waited for."""
-        client = self.world.clients.get(name)
+        name, client = self.client(place)
         if client is not None and not client.is_waiting:
             self.world.leave(name)
 
-    @rule(name=NAMES)
-    def is_killed(self, name: str) -> None:
+    @rule(place=PLACES)
+    def is_killed(self, place: int) -> None:
         """Its session has ended when it is seen again."""
-        client = self.world.clients.pop(name, None)
+        name, client = self.client(place)
         if client is not None:
+            del self.world.clients[name]
             self.world.broker.remove(client.member_id)
 
-    @rule(name=NAMES)
-    def times_out(self, name: str) -> None:
+    @rule(place=PLACES)
+    def times_out(self, place: int) -> None:
         """While it lives, or while a static member's next process has not come."""
+        name, client = self.client(place)
         broker = self.world.broker
         ids = [one for one, instance in broker.instances.items() if instance == name]
-        if name in self.world.clients:
-            ids.append(self.world.clients[name].member_id)
-        for member_id in ids:
+        for member_id in (*ids, *([client.member_id] if client else ())):
             broker.remove(member_id)
-
-    @rule(name=NAMES, number=st.integers(0, 10), is_late=st.booleans())
-    def commits(self, name: str, number: int, is_late: bool) -> None:
-        if name in self.world.clients:
-            self.world.commit(self.world.clients[name], number, is_late=is_late)
-
-    @rule(number=st.integers(0, 3))
-    def a_late_commit_arrives(self, number: int) -> None:
-        if number < len(self.world.commits):
-            self.world.arrive(self.world.commits.pop(number))
-
-    @rule(topics=st.sampled_from([("orders",), ("shop",), ("orders", "shop")]))
-    def a_member_bypasses_keylane(self, topics: tuple[str, ...]) -> None:
-        self.world.broker.join(DIRECT, frozenset(topics), None)
-        self.direct_beats()
-
-    @rule()
-    def direct_beats(self) -> None:
-        broker = self.world.broker
-        if DIRECT in broker.members:
-            broker.beat(DIRECT, broker.assigned.get(DIRECT, frozenset()))
-
-    @rule()
-    def it_leaves(self) -> None:
-        self.world.broker.remove(DIRECT)
 
     @rule()
     def restarts(self) -> None:
         self.world.restart()
-
-    @rule(lane=st.sampled_from(sorted(ALL)), load=st.sampled_from([1.0, 100.0]))
-    def load_changes(self, lane: Lane, load: float) -> None:
-        self.world.loads[lane] = load
 
     @rule(seconds=st.sampled_from([0.5, 3.0, INTERVAL_S + 3.0, TIMEOUT_S + 1, 61.0]))
     def time_passes(self, seconds: float) -> None:
@@ -134,7 +114,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             world.now_s += INTERVAL_S
             for client in list(world.clients.values()):
                 world.send(client)
-            self.direct_beats()
+            world.broker.beat_direct()
             for answer in list(world.pending):
                 world.pending.remove(answer)
                 world.deliver(answer, is_lost=False)
@@ -174,5 +154,48 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         }
 
 
+class BusyGroupMachine(ConsumerGroupMachine):
+    """Also several topics, static members, commits, loads, and a member that bypasses keylane."""
+
+    subscriptions: ClassVar[dict[str, tuple[str, ...]]] = {
+        "m0": ("orders",),
+        "m1": ("orders",),
+        "m2": ("orders", "shop"),
+        "m3": ("shop",),
+        "s0": ("orders",),
+        "s1": ("orders", "shop"),
+    }
+
+    @rule(place=PLACES, number=st.integers(0, 10), is_late=st.booleans())
+    def commits(self, place: int, number: int, is_late: bool) -> None:
+        _, client = self.client(place)
+        if client is not None:
+            self.world.commit(client, number, is_late=is_late)
+
+    @rule(number=st.integers(0, 3))
+    def a_late_commit_arrives(self, number: int) -> None:
+        if number < len(self.world.commits):
+            self.world.arrive(self.world.commits.pop(number))
+
+    @rule(topics=st.sampled_from([("orders",), ("shop",), ("orders", "shop")]))
+    def a_member_bypasses_keylane(self, topics: tuple[str, ...]) -> None:
+        self.world.broker.join(DIRECT, frozenset(topics), None)
+        self.direct_beats()
+
+    @rule()
+    def direct_beats(self) -> None:
+        self.world.broker.beat_direct()
+
+    @rule()
+    def it_leaves(self) -> None:
+        self.world.broker.remove(DIRECT)
+
+    @rule(lane=st.sampled_from(sorted(ALL)), load=st.sampled_from([1.0, 100.0]))
+    def load_changes(self, lane: Lane, load: float) -> None:
+        self.world.loads[lane] = load
+
+
 TestConsumerGroup = ConsumerGroupMachine.TestCase
 TestConsumerGroup.settings = settings(stateful_step_count=60)
+TestBusyGroup = BusyGroupMachine.TestCase
+TestBusyGroup.settings = settings(stateful_step_count=60)

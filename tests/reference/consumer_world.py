@@ -30,7 +30,7 @@ from keylane.proxy.groups.consumer_members import (
 )
 from keylane.proxy.groups.group_plans import identity_of
 
-INTERVAL_S, TIMEOUT_S = 5.0, 20.0
+INTERVAL_S, TIMEOUT_S, LOAD_S = 5.0, 20.0, 60.0
 ORDERS = LaneTopic(name="orders", partition_count=2, lane_count=4)
 SHOP = LaneTopic(name="shop", partition_count=1, lane_count=3)
 TOPICS = {
@@ -127,7 +127,7 @@ class Broker:
         if self.members.pop(member_id, None) is not None:
             self.epoch += moves_epoch
             for known in (self.topics, self.instances, self.owned, self.assigned):
-                known.pop(member_id, None)  # type: ignore[attr-defined]
+                known.pop(member_id, None)
 
     def target(self, member_id: str) -> Parts:
         """Partitions that it is to get, dealt out in turn."""
@@ -151,6 +151,11 @@ class Broker:
         free = target.difference(*others)
         self.assigned[member_id] = owned & target if owned - target else free
         return self.assigned[member_id]
+
+    def beat_direct(self) -> None:
+        """A member that bypasses keylane gives up at once what it is to."""
+        if DIRECT in self.members:
+            self.beat(DIRECT, self.assigned.get(DIRECT, frozenset()))
 
     def listed(self) -> list[Listed]:
         """Describe the group."""
@@ -287,7 +292,7 @@ class World:
 
     def plan(self) -> None:
         """Plan anew where it is time."""
-        if self.group.is_plan_due(self.now_s):
+        if self.group.is_plan_due(self.now_s, LOAD_S):
             self.group.set_topics(TOPICS)
             members, reason = self.group.begin_plan()
             plan = plan_sticky(members, [topic.lanes for topic in TOPICS.values()], self.loads)

@@ -11,11 +11,12 @@ import pytest
 
 from keylane.assignor.model import Lane, LaneTopic
 from keylane.offsets.records.held import HeldLanes
-from keylane.proxy.groups.consumer_group import GRACE_S, LOAD_PLAN_S, MOVES_KEPT, ConsumerGroup
+from keylane.proxy.groups.consumer_group import GRACE_S, MOVES_KEPT, ConsumerGroup
 from keylane.proxy.groups.consumer_groups import ConsumerGroups
 from keylane.proxy.groups.consumer_members import GroupTopic, Listed, Subscribed, Word
 
 ID, NEW_ID = uuid.UUID(int=1), uuid.UUID(int=2)
+LOAD_S = 60.0
 NOTHING: frozenset[Lane] = frozenset()
 
 
@@ -217,23 +218,23 @@ def test_changes_that_ask_for_a_plan(change, reason) -> None:
     """Each once."""
     group = begun("a", "b")
     plan(group, a=lanes(0, 1), b=lanes(2, 3))
-    before = group.is_plan_due(0.0)
+    before = group.is_plan_due(0.0, LOAD_S)
 
     change(group)
 
-    assert (before, group.is_plan_due(0.0)) == (False, True)
+    assert (before, group.is_plan_due(0.0, LOAD_S)) == (False, True)
     assert group.begin_plan()[1] == reason
-    assert not group.is_plan_due(0.0)
+    assert not group.is_plan_due(0.0, LOAD_S)
 
 
-def test_load_asks_for_a_plan_once_a_minute() -> None:
+def test_load_asks_for_a_plan_from_time_to_time() -> None:
     """Of a group that has settled; one on its way goes on."""
     group = settled()
-    before, after = group.is_plan_due(LOAD_PLAN_S - 1), group.is_plan_due(LOAD_PLAN_S)
+    before, after = group.is_plan_due(LOAD_S - 1, LOAD_S), group.is_plan_due(LOAD_S, LOAD_S)
     plan(group, a=lanes(0, 1))
     group.give("a", 0.0)
 
-    assert (before, after, group.is_plan_due(10 * LOAD_PLAN_S)) == (False, True, False)
+    assert (before, after, group.is_plan_due(10 * LOAD_S, LOAD_S)) == (False, True, False)
 
 
 def test_a_lane_on_its_way_is_its_receivers() -> None:
