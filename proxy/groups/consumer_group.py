@@ -117,6 +117,7 @@ class ConsumerGroup:
             member = self.members[identity] = GroupMember(
                 identity, word.member_id, word.instance_id
             )
+            member.subscribed = word.subscribed or member.subscribed
             self.reasons.add("join")
             self.foreign.pop(identity, None)
             if word.epoch < self.listed_epoch:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keylane.proxy.groups import gained_lanes
-from keylane.proxy.groups.gained_lanes import GainedLanes, MemberLanes
+from keylane.proxy.groups.gained_lanes import GainedLane, GainedLanes, MemberLanes
 
 A, B, C = (("orders", index) for index in range(3))
 
@@ -182,3 +182,30 @@ def search(events: list[Any], number: int, lane: Any, offset: int) -> bool:
     answers = [e[3] for e in later if e[:3] == ("answered", number, lane)]
     fetched = [e[2] for e in later if e[:2] == ("fetched", lane)]
     return bool(answers) and offset < answers[0] and all(at >= answers[0] for at in fetched)
+
+
+def test_lanes_of_a_consumer_group_come_and_go_one_by_one() -> None:
+    """A lane is watched until it goes, whatever comes beside it."""
+    shared = GainedLanes()
+    member = MemberLanes(shared)
+    for lanes in ([C], [A, C], [A, C], [A, B, C]):
+        member.note_held("g", "rdkafka", lanes)
+    member.note_answered("g", A, 500)
+    member.note_held("g", "rdkafka", [A, B])
+    before = member.is_left_over("g", A, 499)
+    member.note_held("g", "rdkafka", [B])
+
+    assert before and not member.is_left_over("g", A, 499)
+    assert shared.lane_count == 1 and shared.by_client == {"rdkafka": {B: [GainedLane()]}}
+
+
+def test_too_many_lanes_of_consumer_groups_are_not_watched(monkeypatch) -> None:
+    """Those of the member that goes beyond the bound, as with a generation."""
+    monkeypatch.setattr(gained_lanes, "LANES_MAX", 2)
+    shared = GainedLanes()
+    member = MemberLanes(shared)
+    member.note_held("g", "rdkafka", [A, B])
+
+    member.note_held("g", "rdkafka", [A, B, C])
+
+    assert shared.lane_count == 0 and shared.by_client == {}
