@@ -174,8 +174,8 @@ class Churn:
         of_members = group.pauses(group.times, members, window)
         of_lanes = group.pauses(group.lane_times, kept, window)
         print(
-            f"{name:24} settled {settled_s:5.1f} s  {len(group.living):2} members  longest pause of "
-            f"{len(members):2} members {_shown(of_members)}, of {len(kept):2} lanes that stayed "
+            f"{name:24} settled {settled_s:5.1f} s  {len(group.living):2} members  longest pause "
+            f"of {len(members):2} members {_shown(of_members)}, of {len(kept):2} lanes that stayed "
             f"{_shown(of_lanes)}",
             flush=True,
         )

@@ -76,7 +76,7 @@ def test_a_log_that_ends_anywhere_has_no_lane_at_a_member_that_gave_it_to_anothe
         taken = frozenset[tuple[str, int]]()
         clean: dict[str, HeldLanes | None] = {}
         for name, held in changes.items():
-            others = {x for x, who in holders.items() if who != name and who not in mine}
+            others = {x for x, owner in holders.items() if owner != name and owner not in mine}
             lanes = mine[name] - taken - others
             taken |= lanes
             clean[name] = held._replace(lanes=lanes) if held and lanes else None
@@ -84,11 +84,11 @@ def test_a_log_that_ends_anywhere_has_no_lane_at_a_member_that_gave_it_to_anothe
         log_before = list(log)
         new = table.changed("g", clean, 1, 0)
         log += new
-        holders = {x: who for x, who in holders.items() if who not in clean}
-        holders |= {x: who for who, held in clean.items() if held for x in held.lanes}
+        holders = {x: owner for x, owner in holders.items() if owner not in clean}
+        holders |= {x: owner for owner, held in clean.items() if held for x in held.lanes}
         for end in range(len(new) + 1):
-            for lane, who in _holders([*log_before, *new[:end]]).items():
-                assert who in {before.get(lane), holders.get(lane)}
+            for lane, owner in _holders([*log_before, *new[:end]]).items():
+                assert owner in {before.get(lane), holders.get(lane)}
 
 
 def _holders(log: list[JournalRecord]) -> dict[tuple[str, int], str]:
@@ -96,4 +96,4 @@ def _holders(log: list[JournalRecord]) -> dict[tuple[str, int], str]:
     table = HeldTable()
     for record in log:
         table.apply(record.key or b"", record.value)
-    return {lane: who for who, held in table.of_group("g").items() for lane in held.lanes}
+    return {lane: owner for owner, held in table.of_group("g").items() for lane in held.lanes}

@@ -259,7 +259,7 @@ class World:
         client.is_waiting = False
         member = group.take(client.identity, answer.word)
         group.begin_grace(INTERVAL_S)
-        if group.epoch > group.listed_epoch or group.gives_up(client.identity):
+        if group.is_list_due(self.now_s):
             self.look()
         self.plan()
         if group.members.get(client.identity) is not member:
