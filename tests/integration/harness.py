@@ -79,20 +79,20 @@ class Seen:
     def assert_one_owner_at_a_time(self) -> None:
         """No lane is assigned to a member while another one that lives has it, by their reports.
 
-        A killed member reports nothing more; its lanes go over to others.
+        A process that has ended reports nothing more; its lanes go over to others.
         """
         owners: dict[int, str] = {}
         for member, reported in self.events:
             event = reported["event"].removeprefix("partitions_")
             lanes = set(reported.get("lanes", ()))
             lanes |= {each["partition"] for each in reported.get("partitions", ())}
-            if event == "killed":
+            if event == "ended":
                 lanes = {lane for lane, owner in owners.items() if owner == member}
             for lane in lanes:
                 if event == "assigned":
                     owner = owners.setdefault(lane, member)
                     assert owner == member, f"lane {lane} is at {owner} and at {member}"
-                elif event in {"revoked", "lost", "killed"} and owners.get(lane) == member:
+                elif event in {"revoked", "lost", "ended"} and owners.get(lane) == member:
                     del owners[lane]
 
     def assert_nothing_committed_again(self) -> None:
@@ -167,10 +167,6 @@ class Group:
         """SIGKILL a member."""
         self.processes[name].kill()
         self.processes[name].wait()
-        with self._changed:
-            self.seen.events.append((name, {"event": "killed"}))
-            self.seen.lanes[name].clear()
-
     def leave(self, name: str) -> None:
         """Have a member close its consumer, and wait for its end."""
         self.processes[name].terminate()
@@ -271,6 +267,9 @@ class Group:
             for line in process.stdout:
                 if line.startswith("{") and line.endswith("\n"):
                     self._take(name, json.loads(line))
+        with self._changed:
+            self.seen.events.append((name, {"event": "ended"}))
+            self._changed.notify_all()
 
     def _take(self, name: str, reported: dict[str, Any]) -> None:
         event = reported.pop("event", None) or reported.pop("name", "")

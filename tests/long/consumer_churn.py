@@ -91,7 +91,9 @@ def steady_flow(bootstrap: str, per_s: int) -> Iterator[list[str]]:
     stopping = threading.Event()
 
     def run() -> None:
-        producer = Producer({"bootstrap.servers": bootstrap, "partitioner": "murmur2_random"})
+        # Without, a broker that is killed has batches written in another order.
+        options = {"enable.idempotence": True, "partitioner": "murmur2_random"}
+        producer = Producer({"bootstrap.servers": bootstrap, **options})
         rng, numbers = random.Random(1), dict.fromkeys(KEYS, 0)
         began_s, sent = time.monotonic(), 0
         while not stopping.wait(TICK_S):
