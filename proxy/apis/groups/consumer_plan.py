@@ -19,6 +19,8 @@ from keylane.proxy.topics.view import View
 log = logging.getLogger("keylane.assignor")
 
 FAULTS_SHOWN: Final = 3
+LANES_MAX: Final = 200_000
+"""Lanes of one group: a single member may hold them all, in one record of less than a megabyte."""
 LOAD_PARTS: Final = 10
 """Of the interval of classic groups: lanes move without a rebalance here, and only theirs stop."""
 NO_NAMES: Final[Names] = frozenset()
@@ -61,14 +63,23 @@ async def _find_topics(
     views = await find_names(_names(group), context)
     rule = context.config.group_rule(name)
     joined = rule is not None and rule.co_partitioned is True
-    topics = {
-        each: GroupTopic(
+    topics: dict[str, GroupTopic] = {}
+    count = 0
+    for each, view in list(views.items()):
+        count += view.layout.index_count
+        if count > LANES_MAX:
+            log.warning(
+                "topic left out: its group has too many lanes group=%s topic=%s lanes=%d "
+                "lanes_max=%d remedy=fewer lanes per partition", name, each, count, LANES_MAX,
+            )  # fmt: skip
+            count -= view.layout.index_count
+            del views[each]
+            continue
+        topics[each] = GroupTopic(
             lanes=lane_topic(each, view, context, is_co_partitioned=joined),
             topic_id=view.topic_id,
             view_id=view.view_id,
         )
-        for each, view in views.items()
-    }
     return topics, views
 
 
@@ -94,6 +105,7 @@ async def _plan(name: str, group: ConsumerGroup, context: Context) -> None:
             name, "; ".join(faults[:FAULTS_SHOWN]),
         )  # fmt: skip
         return
+    context.consumer_groups.weigh(name)
     moves = group.set_target(plan, reason, context.clock(), context.groups.now_ms())
     context.stats.assignments_planned += 1
     context.stats.lanes_moved += len(moves)
