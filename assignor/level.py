@@ -35,20 +35,24 @@ Move = tuple[int, int]
 """Unit and the member it goes to."""
 
 
-def level(board: Board, *, is_fresh: bool = False) -> None:
+def level(board: Board, *, is_fresh: bool = False, evens_out: bool = True) -> None:
     """Bring the members within the margins, as far as moves and swaps can.
 
-    `is_fresh`: no member owned a unit, so nothing is moved by evening out better.
+    is_fresh: no member owned a unit, so nothing is moved by evening out better.
+    evens_out: False: only members without a unit are given some.
     """
     leveller = _Leveller(board)
     active = leveller.active
     if not active:
         return
+    if not evens_out and not is_fresh:
+        leveller.raise_idle([member for member in active if not board.held[member]])
+        return
     if is_fresh or any(leveller.excess(member, BUSY_MAX) > 0 for member in active):
         leveller.lower()
     floor = (IDLE_SETTLED if is_fresh else IDLE_MIN) * leveller.share
     if min(board.load[member] for member in active) < floor:
-        leveller.raise_idle()
+        leveller.raise_idle(active)
 
 
 def polish(board: Board, movable: Collection[int]) -> None:
@@ -131,13 +135,13 @@ class _Leveller:
                 for place in self._apply(moves):
                     heapq.heappush(busiest, (-self.board.load[place], place))
 
-    def raise_idle(self) -> None:
-        """Give to members below the share, the lightest first, from the busiest that can."""
+    def raise_idle(self, members: Iterable[int]) -> None:
+        """Give to those below the share, the lightest first, from the busiest that can."""
         load = self.board.load
         busiest = [[(-load[donor], donor) for donor in crowd] for crowd in self.board.crowds]
         for heap in busiest:
             heapq.heapify(heap)
-        for member in sorted(self.active, key=lambda member: (load[member], member)):
+        for member in sorted(members, key=lambda member: (load[member], member)):
             while load[member] < IDLE_SETTLED * self.share:
                 gifts = [
                     gift

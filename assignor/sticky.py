@@ -28,8 +28,17 @@ RATE_MAX: Final = 1e18
 """Bytes per second beyond this are a wrong measurement; sums of less cannot overflow."""
 
 
-def plan_sticky(members: Sequence[Member], topics: Sequence[LaneTopic], loads: Loads) -> Plan:
+def plan_sticky(
+    members: Sequence[Member],
+    topics: Sequence[LaneTopic],
+    loads: Loads,
+    *,
+    evens_out: bool = True,
+) -> Plan:
     """Plan a generation. Same input in any order, same plan.
+
+    evens_out: False: lanes move to members without any, and from those that have ended, and no
+    lane moves for a better balance alone.
 
     Balance. Let `mean` be the load per member, `lightest` that of the lightest member, and
     `heaviest` the heaviest unit (a lane; all lanes of one key range where topics are joined). When
@@ -65,7 +74,7 @@ def plan_sticky(members: Sequence[Member], topics: Sequence[LaneTopic], loads: L
     board = set_up_board(members, topics, weigh_lanes(topics, loads))
     free = [unit for unit, holder in enumerate(board.holder) if holder == NO_MEMBER]
     fill(board)
-    level(board, is_fresh=len(free) == len(board.units))
+    level(board, is_fresh=len(free) == len(board.units), evens_out=evens_out)
     polish(board, free)
     return {
         member.member_id: tuple(sorted(lane for unit in held for lane in board.units[unit].lanes))

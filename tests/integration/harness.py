@@ -167,6 +167,7 @@ class Group:
         """SIGKILL a member."""
         self.processes[name].kill()
         self.processes[name].wait()
+
     def leave(self, name: str) -> None:
         """Have a member close its consumer, and wait for its end."""
         self.processes[name].terminate()

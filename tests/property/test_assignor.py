@@ -101,7 +101,7 @@ def same_topic_group(count: int, first: int = 0) -> list[Member]:
 
 
 @given(groups())
-def test_s004_81_every_plan_covers_without_overlap(
+def test_every_plan_covers_without_overlap(
     group: tuple[list[Member], list[LaneTopic], dict[Lane, float]],
 ) -> None:
     """Each lane of a subscribed topic has one subscriber; without sharing they are whole."""
@@ -138,6 +138,34 @@ def test_a_plan_is_kept_when_nothing_changes(
         settled = after(plan_sticky(settled, described, loads), settled)
 
     assert count_moves(settled, plan_sticky(settled, described, loads)) == 0
+
+
+@given(groups())
+def test_a_calm_plan_moves_lanes_to_new_members_only(
+    group: tuple[list[Member], list[LaneTopic], dict[Lane, float]],
+) -> None:
+    """It is as whole as any other, and members that have lanes already get none of another's.
+
+    Where members take whole partitions only, a new member may change which ones are left whole.
+    """
+    known, described, loads = group
+    known = [replace(member, shares=True) for member in known]
+    described = [replace(topic, co_group=None) for topic in described]
+    before = after(plan_sticky(known, described, loads), known)
+    joined = [*before, Member(member_id="new", topics=frozenset(NAMES))]
+
+    plan = plan_sticky(joined, described, loads, evens_out=False)
+
+    assert find_faults(plan, joined, described) == []
+    kept = {lane: one.member_id for one in before if one.owned for lane in one.owned}
+    has_lanes = set(kept.values())
+    moved = {
+        receiver
+        for receiver, lanes in plan.items()
+        for lane in lanes
+        if kept.get(lane, receiver) != receiver
+    }
+    assert not moved & has_lanes
 
 
 @given(groups())
@@ -367,7 +395,7 @@ def test_hostile_bytes_are_refused_or_read(data: bytes) -> None:
 
 
 @given(groups())
-def test_the_seeds_lanes_and_ours_are_the_same_ones(
+def test_lanes_come_back_from_assignments(
     group: tuple[list[Member], list[LaneTopic], dict[Lane, float]],
 ) -> None:
     """What a plan gives can be written as assignments and is read back as the same lanes."""

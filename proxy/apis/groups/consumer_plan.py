@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from functools import partial
 from typing import Final
 
 from keylane.assignor.checks import find_faults
@@ -96,7 +97,9 @@ async def _plan(name: str, group: ConsumerGroup, context: Context) -> None:
         if gain is None or not gain.is_worth(measured):
             group.skip_plan(context.clock())
             return
-    plan = await context.in_thread(plan_sticky, members, lanes, loads)
+    # Lanes that members keep stay where they are; a better balance waits for the next look.
+    plan_for = partial(plan_sticky, evens_out=reason == LOAD)
+    plan = await context.in_thread(plan_for, members, lanes, loads)
     faults = find_faults(plan, members, lanes)
     if faults:
         context.stats.assignments_refused += 1
