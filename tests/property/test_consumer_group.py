@@ -95,6 +95,12 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         for member_id in (*ids, *([client.member_id] if client else ())):
             broker.remove(member_id)
 
+    @rule(is_slow=st.booleans())
+    def the_description_comes(self, is_slow: bool) -> None:
+        """The one that is on its way; later ones may take a while."""
+        self.world.is_slow = is_slow
+        self.world.describe()
+
     @rule()
     def restarts(self) -> None:
         self.world.restart()
@@ -131,6 +137,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         live = {client.member_id for client in world.clients.values()} | {DIRECT}
         for member_id in broker.members.keys() - live:
             broker.remove(member_id)
+        self.the_description_comes(is_slow=False)
         self.settle(16)
         clients = world.clients.values()
         read = [lane for client in clients for lane in client.reading]

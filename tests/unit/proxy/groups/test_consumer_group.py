@@ -78,6 +78,8 @@ def settled() -> ConsumerGroup:
         (0, lanes(0), 0),
         (-1, lanes(0), -1),
         (1, lanes(0, 9), 1),
+        (0, None, 0),
+        (-1, None, -1),
     ],
 )
 def test_the_epoch_of_a_commit(epoch, asked, sent) -> None:
@@ -168,6 +170,41 @@ def test_a_joining_member_is_not_gone() -> None:
     assert gone == [] and group.listed_epoch == -1
     assert group.note_listed([Listed(identity="a", member_id="a")], (group.turn, 2)) == ["b"]
     assert group.listed_epoch == 2
+
+
+def test_a_member_whose_answer_is_older_than_the_listing() -> None:
+    """It may have ended before the broker listed the members: they are asked for again."""
+    group = settled()
+    group.note_listed([Listed(identity="a", member_id="a")], (group.turn, 5))
+    before = group.listed_epoch
+
+    says(group, "b", 4, is_join=True, is_full=True)
+
+    assert (before, group.listed_epoch) == (5, -1)
+
+
+def test_a_member_that_joins_anew_has_confirmed_nothing() -> None:
+    """Its lanes wait for it, and it is asked to come soon until it has confirmed them."""
+    group = settled()
+    before = group.is_settled
+
+    says(group, "a", 2, is_join=True, is_full=True)
+
+    member = group.members["a"]
+    assert (member.owned, member.given) == (NOTHING, lanes(0, 1, 2, 3))
+    assert (before, group.is_settled) == (True, False)
+
+
+def test_a_static_member_that_will_be_back_holds_its_lanes() -> None:
+    """Confirmed by no process, and the others need not come sooner for it."""
+    group = settled()
+    group.pause("unknown")
+
+    group.pause("a")
+
+    member = group.members["a"]
+    assert (member.owned, member.held) == (NOTHING, lanes(0, 1, 2, 3))
+    assert group.is_settled
 
 
 # Plans.
