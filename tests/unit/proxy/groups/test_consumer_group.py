@@ -223,6 +223,17 @@ def test_moves_have_a_reason() -> None:
     assert list(group.moves) == [*moves, *later]
 
 
+def test_lanes_of_a_member_that_has_ended_are_no_moves() -> None:
+    """They are free: another member's lanes alone count."""
+    group = settled()
+    says(group, "b", 2, is_join=True, is_full=True, subscribed=Subscribed(frozenset({"t"})))
+    group.end("a")
+
+    moves = plan(group, b=lanes(0, 1, 2, 3))
+
+    assert moves == [] and group.target == {"b": lanes(0, 1, 2, 3)}
+
+
 def test_some_moves_are_kept() -> None:
     """The last 100 of a group."""
     group = settled()
