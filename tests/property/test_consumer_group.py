@@ -12,6 +12,7 @@ from keylane.assignor.model import Lane
 from tests.reference.consumer_world import (
     DIRECT,
     INTERVAL_S,
+    LOAD_S,
     TIMEOUT_S,
     TOPICS,
     Client,
@@ -23,8 +24,8 @@ PLACES = st.integers(0, 5)
 ALL = lanes_of(frozenset(TOPICS))
 
 
-class ConsumerGroupMachine(RuleBasedStateMachine):
-    """A lane has one reader at most, and each is read once all is quiet."""
+class MovingLanesMachine(RuleBasedStateMachine):
+    """Members join, and load moves lanes: one reader at most, and one each once all is quiet."""
 
     subscriptions: ClassVar[dict[str, tuple[str, ...]]] = {
         "m0": ("orders",),
@@ -65,6 +66,68 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         _, client = self.client(place)
         if client is not None:
             self.world.reconcile(client)
+
+    @rule(lane=st.sampled_from(sorted(lanes_of(frozenset({"orders"})))))
+    def load_moves(self, lane: Lane) -> None:
+        """Beyond the time between two plans that only the load asks for."""
+        self.world.loads = {lane: 100.0}
+        self.world.now_s += LOAD_S + 1
+
+    @invariant()
+    def no_lane_has_two_readers(self) -> None:
+        self.world.check()
+
+    def settle(self, rounds: int) -> None:
+        """Play some rounds in which all goes well."""
+        world = self.world
+        for _ in range(rounds):
+            world.now_s += INTERVAL_S
+            for client in list(world.clients.values()):
+                world.send(client)
+            world.broker.beat_direct()
+            for answer in list(world.pending):
+                world.pending.remove(answer)
+                world.deliver(answer, is_lost=False)
+            for client in world.clients.values():
+                world.reconcile(client)
+            world.check()
+
+    def teardown(self) -> None:
+        """Every lane is read by one member, when all is quiet for some heartbeats.
+
+        Beside a member that bypasses keylane, members have the partitions that the broker gives.
+        """
+        world, broker = self.world, self.world.broker
+        live = {client.member_id for client in world.clients.values()} | {DIRECT}
+        for member_id in broker.members.keys() - live:
+            broker.remove(member_id)
+        world.is_slow = False
+        world.describe()
+        self.settle(16)
+        clients = world.clients.values()
+        read = [lane for client in clients for lane in client.reading]
+        named = frozenset(name for client in clients for name in client.topics)
+        expected = lanes_of(named)
+        if DIRECT in broker.members:
+            parts = frozenset().union(*(broker.assigned[one.member_id] for one in clients))
+            expected = lanes_of(named, parts)
+            assert not parts & broker.assigned[DIRECT]
+            assert all(
+                one.reading == lanes_of(one.topics, broker.assigned[one.member_id])
+                for one in clients
+            )
+        assert sorted(read) == sorted(expected)
+        if not clients:
+            return  # no heartbeat has shown that the last members are gone
+        assert world.group.is_settled
+        held = world.table.of_group("g")
+        assert {lane: name for name, one in held.items() for lane in one.lanes} == {
+            lane: client.identity for client in clients for lane in client.reading
+        }
+
+
+class ConsumerGroupMachine(MovingLanesMachine):
+    """Also members that end in all ways, descriptions that are late, and restarts."""
 
     @rule()
     def all_goes_well(self) -> None:
@@ -109,57 +172,6 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.world.now_s += seconds
 
-    @invariant()
-    def no_lane_has_two_readers(self) -> None:
-        self.world.check()
-
-    def settle(self, rounds: int) -> None:
-        """Play some rounds in which all goes well."""
-        world = self.world
-        for _ in range(rounds):
-            world.now_s += INTERVAL_S
-            for client in list(world.clients.values()):
-                world.send(client)
-            world.broker.beat_direct()
-            for answer in list(world.pending):
-                world.pending.remove(answer)
-                world.deliver(answer, is_lost=False)
-            for client in world.clients.values():
-                world.reconcile(client)
-            world.check()
-
-    def teardown(self) -> None:
-        """Every lane is read by one member, when all is quiet for some heartbeats.
-
-        Beside a member that bypasses keylane, members have the partitions that the broker gives.
-        """
-        world, broker = self.world, self.world.broker
-        live = {client.member_id for client in world.clients.values()} | {DIRECT}
-        for member_id in broker.members.keys() - live:
-            broker.remove(member_id)
-        self.the_description_comes(is_slow=False)
-        self.settle(16)
-        clients = world.clients.values()
-        read = [lane for client in clients for lane in client.reading]
-        named = frozenset(name for client in clients for name in client.topics)
-        expected = lanes_of(named)
-        if DIRECT in broker.members:
-            parts = frozenset().union(*(broker.assigned[one.member_id] for one in clients))
-            expected = lanes_of(named, parts)
-            assert not parts & broker.assigned[DIRECT]
-            assert all(
-                one.reading == lanes_of(one.topics, broker.assigned[one.member_id])
-                for one in clients
-            )
-        assert sorted(read) == sorted(expected)
-        if not clients:
-            return  # no heartbeat has shown that the last members are gone
-        assert world.group.is_settled
-        held = world.table.of_group("g")
-        assert {lane: name for name, one in held.items() for lane in one.lanes} == {
-            lane: client.identity for client in clients for lane in client.reading
-        }
-
 
 class BusyGroupMachine(ConsumerGroupMachine):
     """Also several topics, static members, commits, loads, and a member that bypasses keylane."""
@@ -202,6 +214,8 @@ class BusyGroupMachine(ConsumerGroupMachine):
         self.world.loads[lane] = load
 
 
+TestMovingLanes = MovingLanesMachine.TestCase
+TestMovingLanes.settings = settings(stateful_step_count=60)
 TestConsumerGroup = ConsumerGroupMachine.TestCase
 TestConsumerGroup.settings = settings(stateful_step_count=60)
 TestBusyGroup = BusyGroupMachine.TestCase
