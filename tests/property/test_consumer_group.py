@@ -12,6 +12,7 @@ from keylane.assignor.model import Lane
 from tests.reference.consumer_world import (
     DIRECT,
     INTERVAL_S,
+    LOAD_S,
     TIMEOUT_S,
     TOPICS,
     Client,
@@ -23,8 +24,8 @@ PLACES = st.integers(0, 5)
 ALL = lanes_of(frozenset(TOPICS))
 
 
-class ConsumerGroupMachine(RuleBasedStateMachine):
-    """A lane has one reader at most, and each is read once all is quiet."""
+class MovingLanesMachine(RuleBasedStateMachine):
+    """Members join, and load moves lanes: one reader at most, and one each once all is quiet."""
 
     subscriptions: ClassVar[dict[str, tuple[str, ...]]] = {
         "m0": ("orders",),
@@ -66,42 +67,11 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         if client is not None:
             self.world.reconcile(client)
 
-    @rule()
-    def all_goes_well(self) -> None:
-        """A round of heartbeats, each answered and reconciled."""
-        self.settle(1)
-
-    @rule(place=PLACES)
-    def leaves(self, place: int) -> None:
-        """A static one is waited for."""
-        name, client = self.client(place)
-        if client is not None and not client.is_waiting:
-            self.world.leave(name)
-
-    @rule(place=PLACES)
-    def is_killed(self, place: int) -> None:
-        """Its session has ended when it is seen again."""
-        name, client = self.client(place)
-        if client is not None:
-            del self.world.clients[name]
-            self.world.broker.remove(client.member_id)
-
-    @rule(place=PLACES)
-    def times_out(self, place: int) -> None:
-        """While it lives, or while a static member's next process has not come."""
-        name, client = self.client(place)
-        broker = self.world.broker
-        ids = [one for one, instance in broker.instances.items() if instance == name]
-        for member_id in (*ids, *([client.member_id] if client else ())):
-            broker.remove(member_id)
-
-    @rule()
-    def restarts(self) -> None:
-        self.world.restart()
-
-    @rule(seconds=st.sampled_from([0.5, 3.0, INTERVAL_S + 3.0, TIMEOUT_S + 1, 61.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.world.now_s += seconds
+    @rule(lane=st.sampled_from(sorted(lanes_of(frozenset({"orders"})))))
+    def load_moves(self, lane: Lane) -> None:
+        """Beyond the time between two plans that only the load asks for."""
+        self.world.loads = {lane: 100.0}
+        self.world.now_s += LOAD_S + 1
 
     @invariant()
     def no_lane_has_two_readers(self) -> None:
@@ -131,6 +101,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         live = {client.member_id for client in world.clients.values()} | {DIRECT}
         for member_id in broker.members.keys() - live:
             broker.remove(member_id)
+        world.is_slow = False
+        world.describe()
         self.settle(16)
         clients = world.clients.values()
         read = [lane for client in clients for lane in client.reading]
@@ -152,6 +124,53 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         assert {lane: name for name, one in held.items() for lane in one.lanes} == {
             lane: client.identity for client in clients for lane in client.reading
         }
+
+
+class ConsumerGroupMachine(MovingLanesMachine):
+    """Also members that end in all ways, descriptions that are late, and restarts."""
+
+    @rule()
+    def all_goes_well(self) -> None:
+        """A round of heartbeats, each answered and reconciled."""
+        self.settle(1)
+
+    @rule(place=PLACES)
+    def leaves(self, place: int) -> None:
+        """A static one is waited for."""
+        name, client = self.client(place)
+        if client is not None and not client.is_waiting:
+            self.world.leave(name)
+
+    @rule(place=PLACES)
+    def is_killed(self, place: int) -> None:
+        """Its session has ended when it is seen again."""
+        name, client = self.client(place)
+        if client is not None:
+            del self.world.clients[name]
+            self.world.broker.remove(client.member_id)
+
+    @rule(place=PLACES)
+    def times_out(self, place: int) -> None:
+        """While it lives, or while a static member's next process has not come."""
+        name, client = self.client(place)
+        broker = self.world.broker
+        ids = [one for one, instance in broker.instances.items() if instance == name]
+        for member_id in (*ids, *([client.member_id] if client else ())):
+            broker.remove(member_id)
+
+    @rule(is_slow=st.booleans())
+    def the_description_comes(self, is_slow: bool) -> None:
+        """The one that is on its way; later ones may take a while."""
+        self.world.is_slow = is_slow
+        self.world.describe()
+
+    @rule()
+    def restarts(self) -> None:
+        self.world.restart()
+
+    @rule(seconds=st.sampled_from([0.5, 3.0, INTERVAL_S + 3.0, TIMEOUT_S + 1, 61.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.now_s += seconds
 
 
 class BusyGroupMachine(ConsumerGroupMachine):
@@ -195,6 +214,8 @@ class BusyGroupMachine(ConsumerGroupMachine):
         self.world.loads[lane] = load
 
 
+TestMovingLanes = MovingLanesMachine.TestCase
+TestMovingLanes.settings = settings(stateful_step_count=60)
 TestConsumerGroup = ConsumerGroupMachine.TestCase
 TestConsumerGroup.settings = settings(stateful_step_count=60)
 TestBusyGroup = BusyGroupMachine.TestCase

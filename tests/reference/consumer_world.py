@@ -185,6 +185,9 @@ class World:
     table: HeldTable = field(default_factory=HeldTable)
     group: ConsumerGroup = field(init=False)
     order: itertools.count[int] = field(default_factory=itertools.count)
+    is_slow: bool = False
+    description: tuple[list[Listed], tuple[int, int]] | None = None
+    """Of the group, on its way."""
     accepted: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
@@ -281,12 +284,23 @@ class World:
             self.save()
 
     def look(self) -> None:
-        """The broker describes the group."""
-        asked = self.group.turn, self.group.epoch
+        """The broker is asked to describe the group; the answer may take a while."""
+        if self.description is not None:
+            return
+        self.description = self.broker.listed(), (self.group.turn, self.group.epoch)
+        if not self.is_slow:
+            self.describe()
+
+    def describe(self) -> None:
+        """The broker's description comes."""
+        if self.description is None:
+            return
+        (listed, asked), self.description = self.description, None
         waiting = {answer.client.member_id for answer in self.pending}
         for member_id in waiting:
             self.group.begin_join(member_id)
-        self.group.note_listed(self.broker.listed(), asked)
+        self.group.note_listed(listed, asked)
+        self.save()
         for member_id in waiting:
             self.group.end_join(member_id)
 
@@ -315,6 +329,7 @@ class World:
         self.group = ConsumerGroup(self.now_s)
         self.group.load(self.table.of_group("g").values())
         self.group.still_until_s = float("inf")
+        self.description, self.is_slow = None, False
         self.look()
         self.group.is_met = True
         self.save()

@@ -78,6 +78,8 @@ def settled() -> ConsumerGroup:
         (0, lanes(0), 0),
         (-1, lanes(0), -1),
         (1, lanes(0, 9), 1),
+        (0, None, 0),
+        (-1, None, -1),
     ],
 )
 def test_the_epoch_of_a_commit(epoch, asked, sent) -> None:
@@ -170,6 +172,41 @@ def test_a_joining_member_is_not_gone() -> None:
     assert group.listed_epoch == 2
 
 
+def test_a_member_whose_answer_is_older_than_the_listing() -> None:
+    """It may have ended before the broker listed the members: they are asked for again."""
+    group = settled()
+    group.note_listed([Listed(identity="a", member_id="a")], (group.turn, 5))
+    before = group.listed_epoch
+
+    says(group, "b", 4, is_join=True, is_full=True)
+
+    assert (before, group.listed_epoch) == (5, -1)
+
+
+def test_a_member_that_joins_anew_has_confirmed_nothing() -> None:
+    """Its lanes wait for it, and it is asked to come soon until it has confirmed them."""
+    group = settled()
+    before = group.is_settled
+
+    says(group, "a", 2, is_join=True, is_full=True)
+
+    member = group.members["a"]
+    assert (member.owned, member.given) == (NOTHING, lanes(0, 1, 2, 3))
+    assert (before, group.is_settled) == (True, False)
+
+
+def test_a_static_member_that_will_be_back_holds_its_lanes() -> None:
+    """Confirmed by no process, and the others need not come sooner for it."""
+    group = settled()
+    group.pause("unknown")
+
+    group.pause("a")
+
+    member = group.members["a"]
+    assert (member.owned, member.held) == (NOTHING, lanes(0, 1, 2, 3))
+    assert group.is_settled
+
+
 # Plans.
 
 
@@ -184,6 +221,17 @@ def test_moves_have_a_reason() -> None:
     assert moves == [(7, ("t", 1), "a", "b", "join"), (7, ("t", 3), "a", "b", "join")]
     assert later == [(7, ("t", 1), "b", "a", "load")]
     assert list(group.moves) == [*moves, *later]
+
+
+def test_lanes_of_a_member_that_has_ended_are_no_moves() -> None:
+    """They are free: another member's lanes alone count."""
+    group = settled()
+    says(group, "b", 2, is_join=True, is_full=True, subscribed=Subscribed(frozenset({"t"})))
+    group.end("a")
+
+    moves = plan(group, b=lanes(0, 1, 2, 3))
+
+    assert moves == [] and group.target == {"b": lanes(0, 1, 2, 3)}
 
 
 def test_some_moves_are_kept() -> None:
