@@ -351,18 +351,32 @@ def test_a_partition_is_claimed_while_it_is_read() -> None:
     assert group.claim("unknown") == frozenset()
 
 
+def test_a_member_that_comes_to_keylane_bypasses_it_no_more() -> None:
+    """Its first heartbeat here ends it; partitions that the broker gives later ask for a plan."""
+    group = with_foreign()
+    plan(group, a=lanes())
+    says(group, "a", 3, parts=frozenset({(ID, 0), (ID, 1)}))
+    is_due = group.is_plan_due(0.0, LOAD_S)
+
+    says(group, "direct", 3, is_full=True)
+
+    assert is_due and group.foreign == {}
+
+
 def test_a_member_that_is_joining_bypasses_nothing() -> None:
     """The broker lists it before its answer is here; nor does one that has joined just now."""
     group = settled()
     group.begin_join("b")
     listed = [Listed(identity=name, member_id=name) for name in ("a", "b")]
     group.note_listed(listed, (group.turn, 1))
+    foreign = [dict(group.foreign)]
     group.end_join("b")
     group.note_listed(listed, (group.turn, 1))
+    foreign.append(dict(group.foreign))
     is_there = group.has_passed([listed[1]])
     group.note_listed(listed[:1], (group.turn, 1))
 
-    assert group.foreign == {}
+    assert foreign == [{}, {}]
     assert (is_there, group.has_passed([listed[1]])) == (True, False)
 
 
