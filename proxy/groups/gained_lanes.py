@@ -101,9 +101,10 @@ class MemberLanes:
             if gained is not None:
                 self._gained[lane] = gained
 
-    def note_held(self, group: str, client_id: str, lanes: Iterable[Lane]) -> None:
+    def note_held(self, group: str, client_id: str, given: frozenset[Lane]) -> None:
         """Note the lanes of a KIP-848 member, which come and go one by one."""
-        given = frozenset(lanes)
+        if given is self._given and (group, client_id) == (self._group, self._client_id):
+            return  # as with almost every heartbeat
         is_more = self._shared.lane_count + len(given) - len(self._given) > LANES_MAX
         if is_more or (group, client_id) != (self._group, self._client_id):
             self.note_given(group, client_id, given)

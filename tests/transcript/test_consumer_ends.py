@@ -426,6 +426,7 @@ async def test_lanes_that_were_left_out_come_back_with_their_topic() -> None:
 async def test_commits_of_an_earlier_turn_are_known_beyond_the_next_heartbeat() -> None:
     """A lane is watched from the answer that gives it until it is given up."""
     context = FakeContext()
+    context.is_librdkafka = True
     await start(context)
     await join_second(context)
     takes(context, -1, member_id="a")

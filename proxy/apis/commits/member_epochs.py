@@ -60,9 +60,15 @@ def read_epoch_for(group: str, member_id: str | None, epoch: int, context: Conte
 def is_of_another(
     group: str, member_id: str | None, view: View, index: int, context: Context
 ) -> bool:
-    """Return whether a lane may still be in the hands of another member than the one that asks."""
+    """Return whether a member may be about to read a lane that is in the hands of another one.
+
+    It is about to where it is to get the lane, or is not known here. Any other member only looks.
+    """
     known = context.consumer_groups.find(group)
     if known is None or not member_id:
         return False
-    holder, member = known.holder_of((view.name, index)), known.find(member_id)
-    return holder is not None and (member is None or holder != member.identity)
+    lane = view.name, index
+    holder, member = known.holder_of(lane), known.find(member_id)
+    if holder is None or member is None:
+        return holder is not None
+    return holder != member.identity and lane in known.target.get(member.identity, ())

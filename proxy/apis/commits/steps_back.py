@@ -4,7 +4,7 @@ librdkafka 2.16 hands out records of an earlier turn after some re-assignments, 
 member of it that commits below what it was answered of a lane, and has fetched nothing below that
 since the lane came to it, is answered well, and the lane stays where it is (decision 031).
 All other steps back are done: what a client seeks is what it gets.
-Not done: several nodes (the client's fetches pass other ones), KIP-848 members, transactions.
+Not done: several nodes (the client's fetches pass other ones), transactions.
 
 Source: docs/clients.md, docs/decisions/031.
 """
@@ -15,6 +15,7 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
+from keylane.assignor.model import Lane
 from keylane.assignor.protocol import read_assignment
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis.commits.lane_offsets import Draft
@@ -49,6 +50,12 @@ def note_given(request: Request, frame: Frame, context: Context) -> Buffers:
                 error,
             )
     return (frame,)
+
+
+def note_held(group: str, client_id: str, lanes: frozenset[Lane], context: Context) -> None:
+    """Take note of the lanes of a KIP-848 member, with each of its heartbeats."""
+    if context.is_librdkafka and context.placement.is_alone:
+        context.member_lanes.note_held(group, client_id, lanes)
 
 
 def note_answered(group: str, view: View, lanes: Iterable[Any], context: Context) -> None:

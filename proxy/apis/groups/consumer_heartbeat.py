@@ -35,6 +35,7 @@ from kio.static.primitive import i32
 
 from keylane.errors import KeylaneError, UpstreamLost
 from keylane.proxy.apis.commits.late_offsets import push_owed
+from keylane.proxy.apis.commits.steps_back import note_held
 from keylane.proxy.apis.groups.consumer_contact import (
     begin_group,
     find_group,
@@ -186,7 +187,7 @@ async def _answer(
         log.warning("lanes are not given: the journal is away group=%s reason=%s", name, error)
         return _refuse(request, wanted, RefusalReason(AGAIN))
     shown = downstream(request, answer, group, member, is_asked=is_asked)
-    context.member_lanes.note_held(name, request.header.client_id or "", given)
+    note_held(name, request.header.client_id or "", given, context)
     _end_late(name, group, context)
     push_owed(Beat(name, member.epoch, member.member_id, member.instance_id), context)
     return request.answer_entity(shown)

@@ -189,11 +189,11 @@ def test_lanes_of_a_consumer_group_come_and_go_one_by_one() -> None:
     shared = GainedLanes()
     member = MemberLanes(shared)
     for lanes in ([C], [A, C], [A, C], [A, B, C]):
-        member.note_held("g", "rdkafka", lanes)
+        member.note_held("g", "rdkafka", frozenset(lanes))
     member.note_answered("g", A, 500)
-    member.note_held("g", "rdkafka", [A, B])
+    member.note_held("g", "rdkafka", frozenset([A, B]))
     before = member.is_left_over("g", A, 499)
-    member.note_held("g", "rdkafka", [B])
+    member.note_held("g", "rdkafka", frozenset([B]))
 
     assert before and not member.is_left_over("g", A, 499)
     assert shared.lane_count == 1 and shared.by_client == {"rdkafka": {B: [GainedLane()]}}
@@ -204,8 +204,8 @@ def test_too_many_lanes_of_consumer_groups_are_not_watched(monkeypatch) -> None:
     monkeypatch.setattr(gained_lanes, "LANES_MAX", 2)
     shared = GainedLanes()
     member = MemberLanes(shared)
-    member.note_held("g", "rdkafka", [A, B])
+    member.note_held("g", "rdkafka", frozenset([A, B]))
 
-    member.note_held("g", "rdkafka", [A, B, C])
+    member.note_held("g", "rdkafka", frozenset([A, B, C]))
 
     assert shared.lane_count == 0 and shared.by_client == {}
