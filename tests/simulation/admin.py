@@ -160,8 +160,8 @@ def _while_stopped(stage: Stage, fault: Fault, work: Work) -> None:
     end_s = stage.world.now_s + TRIES_S
 
     def look() -> None:
-        twin = stage.cluster.group(plan.name).twin
-        if (twin.members or twin.is_loading) and stage.world.now_s < end_s:
+        group = stage.cluster.group(plan.name)
+        if (group.has_members or group.twin.is_loading) and stage.world.now_s < end_s:
             stage.world.after(PAUSE_S, look)
         else:
             tool.process.spawn(run(), "admin")
@@ -271,7 +271,7 @@ def reset_offset(stage: Stage, _fault: Fault) -> None:
     Not while another tool changes it: the push that ends that would undo it.
     """
     for name, group in stage.cluster.groups.items():
-        if not group.twin.members and group.offsets and name not in stage.groups_changed:
+        if not group.has_members and group.offsets and name not in stage.groups_changed:
             place, found = next(iter(group.offsets.items()))
             to = found.offset // 2
             stage.judgement.was_reset(name, place, to)

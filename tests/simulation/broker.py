@@ -22,7 +22,8 @@ from keylane.wire.fetch import (
 )
 from keylane.wire.header import read_request_header
 from tests.reference.response_frame import write_response
-from tests.simulation.broker_groups import GROUP_HANDLERS, GROUP_VERSIONS, Reply
+from tests.simulation.broker_groups import GROUP_HANDLERS, GROUP_VERSIONS
+from tests.simulation.broker_members import Reply
 from tests.simulation.cluster import Cluster, Held, Partition, Topic
 from tests.simulation.messages import read_fetch, read_question, write_answer
 
@@ -193,7 +194,7 @@ class Broker:
                 if partition.leader_id == self.broker_id:
                     cluster.elect(partition)
         for group in coordinated:
-            cluster.group(group).twin.fail_over(self.world.rng.uniform(0.1, 1.0))
+            cluster.group(group).fail_over(self.world.rng.uniform(0.1, 1.0))
 
         def back() -> None:
             cluster.down.discard(self.broker_id)

@@ -10,6 +10,16 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.reference.consumer_coordinator import EPOCHS_FROM, STALE_MEMBER_EPOCH, Part
+from tests.reference.group_coordinator import ILLEGAL_GENERATION
+from tests.simulation.broker_members import (
+    CONSUMER_DESCRIBE,
+    CONSUMER_HEARTBEAT,
+    STORE_S,
+    Reply,
+    consumer_describe,
+    consumer_heartbeat,
+)
 from tests.simulation.cluster import Committed, Transaction
 
 if TYPE_CHECKING:
@@ -27,17 +37,16 @@ OFFSET_COMMIT, OFFSET_FETCH, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE_GROUPS = (
 INIT_PRODUCER_ID, ADD_OFFSETS, END_TXN, TXN_OFFSET_COMMIT, OFFSET_DELETE = 22, 25, 26, 28, 47
 DELETE_GROUPS = 42
 GROUP_VERSIONS = {
-    OFFSET_COMMIT: (2, 8), OFFSET_FETCH: (1, 8), JOIN: (0, 7), HEARTBEAT: (0, 4), LEAVE: (3, 4),
+    OFFSET_COMMIT: (2, 9), OFFSET_FETCH: (1, 9), JOIN: (0, 7), HEARTBEAT: (0, 4), LEAVE: (3, 4),
     SYNC: (0, 5), DESCRIBE_GROUPS: (0, 5), INIT_PRODUCER_ID: (0, 4), ADD_OFFSETS: (0, 3),
     END_TXN: (0, 3), TXN_OFFSET_COMMIT: (0, 3), OFFSET_DELETE: (0, 0), DELETE_GROUPS: (0, 2),
+    CONSUMER_HEARTBEAT: (0, 1), CONSUMER_DESCRIBE: (0, 1),
 }  # fmt: skip
 LOADING, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, UNSTABLE = 14, 15, 16, 88
 INVALID_EPOCH, INVALID_TXN_STATE, CONCURRENT, NON_EMPTY_TOPIC, FENCED = 47, 48, 51, 86, 90
 NON_EMPTY_GROUP, NO_SUCH_GROUP = 68, 69
-STORE_S = 0.001
-"""Seconds that a write to the log of offsets, or of transactions, takes."""
 MARKERS_S_MAX = 0.02
-Reply = Callable[[dict[str, Any]], None]
+INCONSISTENT_PROTOCOL = 23
 
 
 def group_error(broker: Broker, group: str) -> int:
@@ -51,6 +60,8 @@ def grouped(key: int, broker: Broker, request: Any, reply: Reply) -> None:
     """Return the answer of the group's own coordinator."""
     name = str(request.group_id)
     code = group_error(broker, name)
+    if not code and key == JOIN and broker.cluster.group(name).consumer.members:
+        code = INCONSISTENT_PROTOCOL
     if code:
         reply({"error_code": code})
         return
@@ -71,11 +82,11 @@ def describe_groups(broker: Broker, request: Any, reply: Reply) -> None:
         code = group_error(broker, name)
         if code:
             described.append({"group_id": name, "error_code": code})
-        elif broker.cluster.group(name).is_unknown:
+        elif (group := broker.cluster.group(name)).is_unknown or group.consumer.is_known:
             described.append({"group_id": name, "group_state": "Dead"})
         else:
             known: list[dict[str, Any]] = []
-            broker.cluster.group(name).twin.handle(DESCRIBE_GROUPS, request, known.append)
+            group.twin.handle(DESCRIBE_GROUPS, request, known.append)
             described.append({"group_id": name, "protocol_type": "consumer", **known[0]})
     reply({"groups": described})
 
@@ -86,8 +97,8 @@ def offset_commit(broker: Broker, request: Any, reply: Reply) -> None:
     member_id = str(getattr(request, "member_id", ""))
     group = broker.cluster.group(name)
     generation = int(getattr(request, "generation_id_or_member_epoch", -1))
-    code = group_error(broker, name) or group.refusal(member_id, generation)
-    topics, written = judge_offsets(broker, request, code)
+    code, judge = group.refusal(member_id, generation, int(request.__version__))
+    topics, written = judge_offsets(broker, request, group_error(broker, name) or code, judge)
     if not written:
         reply({"topics": topics})
         return
@@ -111,9 +122,12 @@ def offset_commit(broker: Broker, request: Any, reply: Reply) -> None:
 
 
 def judge_offsets(
-    broker: Broker, request: Any, code: int
+    broker: Broker, request: Any, code: int, judge: Callable[[Part], int]
 ) -> tuple[list[dict[str, Any]], dict[tuple[str, int], Committed]]:
-    """The answer, and what is to be written, of offsets that are refused with `code`; 0: taken."""
+    """The answer, and what is to be written, of offsets that are refused with `code`; 0: taken.
+
+    judge: the error of one partition, where the request is taken.
+    """
     topics, written = [], {}
     for topic in request.topics:
         entries = []
@@ -121,6 +135,8 @@ def judge_offsets(
             name, index = str(topic.name), int(each.partition_index)
             place = broker.partition_of(name, None, index)
             own = code or (place if isinstance(place, int) else 0)
+            if not own:
+                own = judge((broker.cluster.topics[name].topic_id, index))
             entries.append({"partition_index": index, "error_code": own})
             if not own:
                 written[name, index] = Committed(
@@ -162,12 +178,24 @@ def offset_fetch(broker: Broker, request: Any, reply: Reply) -> None:
     if hasattr(request, "groups"):
         reply({"groups": [
             {"group_id": each.group_id,
-             **_offsets_of(broker, str(each.group_id), each.topics, is_stable=is_stable)}
+             **(_refused_question(broker, each)
+                or _offsets_of(broker, str(each.group_id), each.topics, is_stable=is_stable))}
             for each in request.groups
         ]})  # fmt: skip
     else:
         name = str(request.group_id)
         reply(_offsets_of(broker, name, request.topics, is_stable=is_stable))
+
+
+def _refused_question(broker: Broker, wanted: Any) -> dict[str, Any] | None:
+    """Return the answer to a member that may not ask; None: it may."""
+    name = str(wanted.group_id)
+    group = broker.cluster.group(name)
+    if not group.consumer.is_known or group_error(broker, name):
+        return None
+    member_id, epoch = getattr(wanted, "member_id", None), getattr(wanted, "member_epoch", -1)
+    code = group.consumer.fetch_refusal(member_id, int(epoch))
+    return {"error_code": code, "topics": []} if code else None
 
 
 def _offsets_of(broker: Broker, name: str, wanted: Any, *, is_stable: bool) -> dict[str, Any]:
@@ -216,9 +244,9 @@ def offset_delete(broker: Broker, request: Any, reply: Reply) -> None:
         entries = []
         for each in topic.partitions:
             index = int(each.partition_index)
-            if not group.twin.members:
+            if not group.has_members:
                 group.offsets.pop((str(topic.name), index), None)
-            code = NON_EMPTY_TOPIC if group.twin.members else 0
+            code = NON_EMPTY_TOPIC if group.has_members else 0
             entries.append({"partition_index": index, "error_code": code})
         topics.append({"name": topic.name, "partitions": entries})
     reply({"topics": topics})
@@ -230,9 +258,9 @@ def delete_groups(broker: Broker, request: Any, reply: Reply) -> None:
     for name in map(str, request.groups_names):
         code = group_error(broker, name)
         group = broker.cluster.group(name)
-        if not code and group.twin.members:
+        if not code and group.has_members:
             code = NON_EMPTY_GROUP
-        elif not code and not group.offsets and not group.twin.generation_id:
+        elif not code and group.is_unknown:
             code = NO_SUCH_GROUP
         if not code:
             broker.cluster.delete_group(name)
@@ -332,8 +360,10 @@ def txn_offset_commit(broker: Broker, request: Any, reply: Reply) -> None:
     if not code and known is not None and group_name not in known.groups:
         code = INVALID_TXN_STATE
     generation = int(getattr(request, "generation_id", -1))
-    code = code or group.refusal(str(getattr(request, "member_id", "")), generation)
-    topics, written = judge_offsets(broker, request, code)
+    member_id = str(getattr(request, "member_id", ""))
+    refused, judge = group.refusal(member_id, generation, EPOCHS_FROM)
+    refused = ILLEGAL_GENERATION if refused == STALE_MEMBER_EPOCH else refused
+    topics, written = judge_offsets(broker, request, code or refused, judge)
     for place, committed in written.items():
         said = f"kafka: {name} has {place[0]}-{place[1]} at {committed.offset} pending"
         broker.world.report(said)
@@ -356,4 +386,6 @@ GROUP_HANDLERS: dict[int, Handler] = {
     SYNC: partial(grouped, SYNC),
     HEARTBEAT: partial(grouped, HEARTBEAT),
     LEAVE: partial(grouped, LEAVE),
+    CONSUMER_HEARTBEAT: partial(consumer_heartbeat, group_error=group_error),
+    CONSUMER_DESCRIBE: partial(consumer_describe, group_error=group_error),
 }

@@ -15,10 +15,13 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from tests.reference.broker_log import BrokerLog
-from tests.reference.group_coordinator import GroupTwin
+from tests.reference.consumer_coordinator import ConsumerTwin, FindTopic, Part, Times
+from tests.reference.group_coordinator import UNKNOWN_MEMBER_ID, GroupTwin
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -127,8 +130,10 @@ class Transaction:
 class Group:
     """A group at its coordinator."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, find_topic: FindTopic) -> None:
         self.twin = GroupTwin(world.after)
+        self.consumer = ConsumerTwin(world.after, lambda: world.now_s, find_topic)
+        """The group as one of KIP-848, which it is once a member of that protocol has joined."""
         self.offsets: dict[tuple[str, int], Committed] = {}
         self.pending: dict[int, dict[tuple[str, int], Committed]] = {}
         """Offsets of transactions that are not over, by producer id."""
@@ -137,15 +142,33 @@ class Group:
     def is_unknown(self) -> bool:
         """Return whether it has had neither member nor commit."""
         twin = self.twin
-        return not (twin.generation_id or twin.members or twin.pending or self.offsets)
+        is_classic = bool(twin.generation_id or twin.members or twin.pending)
+        return not (is_classic or self.consumer.is_known or self.offsets)
 
-    def refusal(self, member_id: str, generation_id: int) -> int:
-        """Return the error of a commit; 0: it is taken."""
+    @property
+    def has_members(self) -> bool:
+        """Return whether it has members, of one protocol or the other."""
+        return bool(self.twin.members or self.consumer.members)
+
+    def fail_over(self, load_s: float) -> None:
+        """Another coordinator loads it; all that was not stored is lost."""
+        self.twin.fail_over(load_s)
+        self.consumer.fail_over(load_s)
+
+    def refusal(
+        self, member_id: str, generation_id: int, version: int
+    ) -> tuple[int, Callable[[Part], int]]:
+        """Return the error of a commit, and a judge of its partitions; 0: it is taken."""
+        if self.consumer.is_known:
+            return self.consumer.commit_refusal(member_id, generation_id, version)
+        return self._classic_refusal(member_id, generation_id), lambda _: 0
+
+    def _classic_refusal(self, member_id: str, generation_id: int) -> int:
         twin = self.twin
         if generation_id == GENERATION_UNKNOWN and not member_id:
-            return 0 if not twin.members else 25
+            return 0 if not twin.members else UNKNOWN_MEMBER_ID
         if member_id not in twin.members:
-            return 25 if twin.members or generation_id >= 0 else 0
+            return UNKNOWN_MEMBER_ID if twin.members or generation_id >= 0 else 0
         if generation_id != twin.generation_id:
             return 22
         return 27 if twin.state == "COMPLETING" else 0
@@ -161,6 +184,10 @@ class Cluster:
         self.topics: dict[str, Topic] = {}
         self.own: dict[str, list[OwnLog]] = {}
         self.groups: dict[str, Group] = {}
+        self.times: dict[str, Times] = {}
+        """Configurations of consumer groups."""
+        self.memberships: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(dict)
+        """When each member of a consumer group was one, by group and member id."""
         self.deleted: list[tuple[str, float]] = []
         """Deleted groups, with times: their generations begin anew."""
         self.producer_ids: dict[str, tuple[int, int]] = {}
@@ -233,18 +260,36 @@ class Cluster:
     def move_coordinator(self, group: str, load_s: float) -> None:
         """Another broker coordinates it; all that was not stored is lost."""
         self._moved[group] = self._moved.get(group, 0) + 1
-        self.group(group).twin.fail_over(load_s)
+        self.group(group).fail_over(load_s)
         self.world.report(f"kafka: group {group} is coordinated by {self.coordinator(group)}")
 
     def group(self, name: str) -> Group:
         if name not in self.groups:
-            self.groups[name] = Group(self.world)
+            self.groups[name] = self._new_group(name)
         return self.groups[name]
+
+    def _new_group(self, name: str) -> Group:
+        group = Group(self.world, self._find_topic)
+        group.consumer.times = self.times.get(name, group.consumer.times)
+        group.consumer.on_member = partial(self._note_member, name)
+        return group
+
+    def _find_topic(self, name: str) -> tuple[uuid.UUID, int] | None:
+        found = self.topics.get(name)
+        return None if found is None else (found.topic_id, len(found.partitions))
+
+    def _note_member(self, group: str, member_id: str, is_there: bool) -> None:
+        self.world.report(f"kafka: {group} has {'a' if is_there else 'no'} member {member_id}")
+        spans = self.memberships[group].setdefault(member_id, [])
+        if is_there:
+            spans.append((self.world.now_s, inf))
+        else:
+            spans[-1] = spans[-1][0], self.world.now_s
 
     def delete_group(self, name: str) -> None:
         """Forget it; ids of its members never come again."""
         ids = self.groups[name].twin._ids
-        self.groups[name] = Group(self.world)
+        self.groups[name] = self._new_group(name)
         self.groups[name].twin._ids = ids
         self.deleted.append((name, self.world.now_s))
 

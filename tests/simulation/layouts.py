@@ -124,12 +124,12 @@ def change_lanes(stage: Stage, fault: Fault) -> None:
     kill_s = stage.world.now_s + PATIENCE_S * fault.amount
 
     def look() -> None:
-        twins = [stage.cluster.group(name).twin for name in groups]
+        known = [stage.cluster.group(name) for name in groups]
         if stage.world.now_s > kill_s:
             for each in members:
                 each.kill()
-        is_loading = any(twin.is_loading for twin in twins)
-        if is_loading or any(twin.members for twin in twins) or not _have_ended(members):
+        is_loading = any(each.twin.is_loading for each in known)
+        if is_loading or any(each.has_members for each in known) or not _have_ended(members):
             stage.world.after(LOOK_S, look)
         else:
             _change(stage, topic, members)
