@@ -13,9 +13,9 @@ from itertools import pairwise
 from math import inf
 from typing import Final, NamedTuple, TypeVar
 
-REFUSALS: Final = frozenset({22, 25, 27})
+REFUSALS: Final = frozenset({22, 25, 27, 113})
 """Commits answered with these have not been taken: ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID,
-REBALANCE_IN_PROGRESS. Any other error leaves open whether they have."""
+REBALANCE_IN_PROGRESS, STALE_MEMBER_EPOCH. Any other error leaves open whether they have."""
 
 
 class Place(NamedTuple):

@@ -10,8 +10,9 @@ from keylane.config.own_names import JOURNAL_TOPIC
 from keylane.journal.openings import ALL
 from tests.simulation.admin import ADMIN
 from tests.simulation.broker_groups import OFFSET_COMMIT
+from tests.simulation.broker_members import CONSUMER_HEARTBEAT
 from tests.simulation.node import RESTART_S
-from tests.simulation.traps import APPEND, BACK, INTENT, POINTS
+from tests.simulation.traps import APPEND, BACK, BEAT, INTENT, POINTS
 from tests.simulation.waits import between
 
 if TYPE_CHECKING:
@@ -119,6 +120,23 @@ def outlive(stage: Stage, host: str, fault: Fault) -> None:
         ))  # fmt: skip
 
 
+def node_kill_at_beat(stage: Stage, fault: Fault) -> None:
+    """One dies with a heartbeat of a consumer group: when it has written, or been answered."""
+    stage.traps.set((BEAT, APPEND)[fault.which % 2], stage.node_hosts, stage.kill)
+
+
+def nodes_away(stage: Stage, fault: Fault) -> None:
+    """All nodes are away for longer than members' sessions."""
+    sessions = [plan.session_s for plan in stage.scenario.groups if plan.is_consumer]
+    away_s = min(sessions, default=0.0) + 3 * fault.amount
+    for node in stage.nodes:
+        stage.trouble(node.host, away_s)
+        node.is_wanted = False
+        node.kill()
+        stage.world.after(away_s, node.start)
+    stage.hold(away_s + RESTART_S)
+
+
 def late_append(stage: Stage, fault: Fault) -> None:
     """Delay a node's next write to the journal; the node dies, and so may its heirs.
 
@@ -222,6 +240,11 @@ def lost_commit_answer(stage: Stage, fault: Fault) -> None:
         broker.lost_answers[OFFSET_COMMIT] = 1 + int(2 * fault.amount)
 
 
+def lost_beat(stage: Stage, fault: Fault) -> None:
+    for broker in stage.brokers.values():
+        broker.lost_answers[CONSUMER_HEARTBEAT] = 1 + int(2 * fault.amount)
+
+
 def late_commit(stage: Stage, fault: Fault) -> None:
     for broker in stage.brokers.values():
         broker.late_commits = 1 + int(2 * fault.amount)
@@ -299,7 +322,7 @@ DO: dict[str, Do] = {
     each.__name__: each
     for each in (
         node_kill, node_hang, node_suspend, node_cut_kafka, node_cut_broker, node_cut_clients,
-        node_stop, node_kill_at, node_hang_at, late_append, broker_crash, broker_hang, broker_slow,
+        node_stop, node_kill_at, node_hang_at, node_kill_at_beat, nodes_away, lost_beat, late_append, broker_crash, broker_hang, broker_slow,
         elect, elect_with_loss, loss_while_down, lose_disk, delete_records, move_coordinator,
         lost_commit_answer, late_commit, lost_ack, compact, member_kill, member_stop, member_hang,
         member_cut, wall_clock, member_seek, seek_kill, seek_hang, seek_while_silent,

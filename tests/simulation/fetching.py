@@ -83,6 +83,14 @@ class Habits:
     """Where the log of a lane begins: an application seeks no further."""
     on_back: Callable[[], None] = lambda: None
     """Called when a member commits what it has gone back to."""
+    is_java: bool = True
+    """It is Java's client, else librdkafka, where the two differ."""
+    is_static: bool = False
+    """It has a place in its group, and leaves for a while."""
+    rebalance_s: float = 300.0
+    """`max.poll.interval.ms`, of consumer groups."""
+    revoke_s: float = 0.0
+    """Seconds until its application gives up a lane of a consumer group."""
 
     @property
     def subscribed(self) -> str:
@@ -281,6 +289,8 @@ class Fetching:
         for answered in answer.topics:
             for entry in answered.partitions:
                 lane = by_index[entry.partition]
+                if self._lanes.get(lane.index) is not lane:
+                    continue  # given up meanwhile
                 if entry.error_code in LEADER_MOVED:
                     said = f"{self._name}: fetch of lane {lane.index}: error {entry.error_code}"
                     self._world.report(said)

@@ -32,6 +32,7 @@ from tests.simulation.kafka_offsets import KafkaOffsets
 from tests.simulation.layouts import Joins, in_parts
 from tests.simulation.once import stale, two_at_once
 from tests.simulation.owners import Owners
+from tests.simulation.possession import at_two
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -213,9 +214,29 @@ class Judgement:
             return False
         return all(
             self._is_handed_out(plan, members)
+            and not self._unread(plan, members)
             and not (plan.is_transactional and self._not_once(plan, members))
             for plan in self._scenario.groups
         )
+
+    def _in_two_hands(self, plan: GroupPlan, members: Sequence[Member]) -> list[str]:
+        had = (each.possessions for each in members if each.habits.group == plan.name)
+        return at_two(plan.name, chain.from_iterable(had), self._cluster.memberships[plan.name])
+
+    def note_unread(self, members: Sequence[Member]) -> None:
+        """Note lanes that no member reads, though all faults are over."""
+        for plan in self._scenario.groups:
+            self._passed += self._unread(plan, members)
+
+    def _unread(self, plan: GroupPlan, members: Sequence[Member]) -> list[str]:
+        """Return lanes of a consumer group that no member reads."""
+        if not plan.is_consumer:
+            return []
+        topic = self._topic(plan.topic)
+        group = [each for each in members if each.habits.group == plan.name]
+        read = {part.lane for member in group for part in member.positions}
+        lanes = set(range(topic.lanes_most * topic.partitions)) - read
+        return [f"unread: {plan.name}: lanes {sorted(lanes)}"] if lanes else []
 
     def _handed(self, plan: GroupPlan, members: Sequence[Member]) -> set[int]:
         """Numbers of the records that the group was handed."""
@@ -354,7 +375,10 @@ class Judgement:
             notes += [f"{each.kind}: {each.text}" for each in verdict.notes]
             for name, count in verdict.counts.items():
                 counts[name] += count
-            breaches += two_at_once(group, self._cluster.deleted)
+            if plan.is_consumer:
+                breaches += self._in_two_hands(plan, members)
+            else:
+                breaches += two_at_once(group, self._cluster.deleted)
             breaches += self._above(plan, group)
             if plan.is_transactional:
                 breaches += self._not_once(plan, members)

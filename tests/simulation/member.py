@@ -24,6 +24,7 @@ from tests.simulation.fetching import (
     Lane,
     Output,
 )
+from tests.simulation.possession import Possession
 from tests.simulation.world import Process
 from tests.transcript.consumer_protocol import assignment, lanes_of, subscription
 
@@ -66,6 +67,8 @@ class Member:
     """Outputs of transactions that were committed."""
     parts: dict[str, int] = field(default_factory=dict)
     """Number of parts of each lane, by life."""
+    possessions: list[Possession] = field(default_factory=list)
+    """Lanes of a consumer group that it has had."""
 
     def start(self) -> None:
         """A new process, with a new member id; none while its group is stopped."""
@@ -84,6 +87,14 @@ class Member:
         """SIGKILL."""
         if self.process is not None:
             self.process.kill()
+        for each in self.possessions:
+            each.end(self.world.now_s)
+
+    def begin_possession(self, member_id: str, lane: int) -> Possession:
+        """Note that it takes a lane."""
+        found = Possession(member_id, lane, self.world.now_s)
+        self.possessions.append(found)
+        return found
 
     @property
     def _living(self) -> Life | None:
@@ -374,10 +385,7 @@ class Life(Fetching):
              "committed_metadata": ""}
             for index, offset in offsets.items()
         ]  # fmt: skip
-        answer = await self._ask(
-            8, 7, generation_id_or_member_epoch=generation, member_id=self._member_id,
-            topics=[{"name": self._habits.subscribed, "partitions": entries}],
-        )  # fmt: skip
+        answer = await self._send_commit(generation, entries)
         codes = {
             int(entry.partition_index): int(entry.error_code)
             for topic in answer.topics
@@ -393,6 +401,17 @@ class Life(Fetching):
                 # Beside a newer commit it is not known which of the two Kafka took last.
                 is_newest = lane.asked == offsets[lane.index]
                 lane.committed = lane.asked if is_newest else NOT_KNOWN
+        self._check_commit(codes)
+
+    async def _send_commit(self, generation: int, entries: list[dict[str, Any]]) -> Any:
+        """Send a commit; return its answer. Raises: Lost, Rejoin."""
+        return await self._ask(
+            8, 7, generation_id_or_member_epoch=generation, member_id=self._member_id,
+            topics=[{"name": self._habits.subscribed, "partitions": entries}],
+        )  # fmt: skip
+
+    def _check_commit(self, codes: dict[int, int]) -> None:
+        """Do as the errors say, by lane. Raises: Rejoin."""
         if any(code in REJOIN for code in codes.values()):
             if 25 in codes.values():
                 self._member_id = ""

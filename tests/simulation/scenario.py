@@ -21,6 +21,13 @@ CUTS_SHARE = 0.15
 """Share of the scenarios without an emphasis in which logs are cut."""
 LAYOUTS_SHARE = 0.1
 """Share of all scenarios in which a topic's lane count changes."""
+CONSUMERS_SHARE = 0.35
+"""Share of all scenarios with consumer groups (KIP-848)."""
+CONSUMER_FAULTS = (
+    "lost_beat", "node_kill_at_beat", "nodes_away", "member_kill", "member_stop", "member_hang",
+    "member_cut", "move_coordinator",
+)  # fmt: skip
+"""Faults that are drawn besides where there are such groups."""
 LANES_LATER = {2: 4, 3: 6, 4: 2}
 MIXED = (3.0, 90.0)
 """Some members look elsewhere while others still wait."""
@@ -110,6 +117,19 @@ class GroupPlan:
     """Its members keep their lanes when they lose their coordinator."""
     says_epochs: bool = False
     """Its members' fetches name the epoch of the leader that they know."""
+    is_consumer: bool = False
+    """It is a group of KIP-848."""
+    is_static: bool = False
+    """Its members have places, and leave for a while."""
+    heartbeat_s: float = 1.0
+    """Of consumer groups, as what follows."""
+    assignment_s: float = 1.0
+    """Least time between two assignments of the broker."""
+    rebalance_s: float = 300.0
+    revoke_s: tuple[float, ...] = (0.0,)
+    """Seconds in which its members' applications give lanes up, in turns."""
+    keeps_epochs: bool = False
+    """The broker judges older epochs by partition."""
     watched_s: float = 0.0
     """Seconds between a tool's questions for its lanes' offsets; 0: none."""
 
@@ -181,6 +201,7 @@ def draw(seed: int) -> Scenario:
     )
     if about is ANYTHING and own.random() < CUTS_SHARE:
         scenario = _with_cuts(own, scenario)
+    scenario = _with_consumers(random.Random(f"consumers {seed}"), scenario)
     layouts = random.Random(f"layouts {seed}")
     return _with_other_lanes(layouts, scenario) if layouts.random() < LAYOUTS_SHARE else scenario
 
@@ -202,6 +223,42 @@ def _with_cuts(rng: random.Random, scenario: Scenario) -> Scenario:
         topics=tuple(replace(each, is_safe=False) for each in scenario.topics),
         groups=tuple(replace(each, watched_s=0.3) for each in scenario.groups),
         faults=tuple(faults),
+    )
+
+
+def _with_consumers(rng: random.Random, scenario: Scenario) -> Scenario:
+    """Return the scenario with some of its groups as consumer groups, and faults for these."""
+    if rng.random() >= CONSUMERS_SHARE:
+        return scenario
+    faults = [
+        Fault(
+            round(rng.uniform(0.5, LOAD_S), 3), rng.choice(CONSUMER_FAULTS), rng.randrange(12),
+            round(rng.random(), 3),
+        )
+        for _ in range(rng.randint(0, 3))
+    ]  # fmt: skip
+    return replace(
+        scenario,
+        groups=tuple(
+            replace(
+                each,
+                is_consumer=True,
+                is_transactional=False,
+                is_patient=True,
+                members=each.members + rng.choice((0, 0, 1)),
+                is_static=rng.random() < 0.2,
+                heartbeat_s=rng.choice((1.0, 1.0, 3.0)),
+                assignment_s=rng.choice((0.0, 1.0)),
+                session_s=rng.choice((6.0, 10.0, 10.0, 30.0)),
+                rebalance_s=rng.choice((5.0, 300.0, 300.0)),
+                revoke_s=rng.choice(((0.0,), (0.0, 0.4), (0.0, 8.0))),
+                keeps_epochs=rng.random() < 0.5,
+            )
+            if rng.random() < 0.8
+            else each
+            for each in scenario.groups
+        ),
+        faults=tuple(sorted((*scenario.faults, *faults), key=lambda fault: fault.at_s)),
     )
 
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tests.reference.consumer_coordinator import Times
 from tests.simulation import admin
+from tests.simulation.consumer_member import ConsumerLife
 from tests.simulation.fetching import Habits
 from tests.simulation.judgement import Judgement
 from tests.simulation.member import Member
@@ -129,13 +131,26 @@ class Stage:
             waits=self.waits,
             begins=self._begins,
             on_back=partial(self.judgement.goes_back, plan.name),
+            is_static=plan.is_static,
+            rebalance_s=plan.rebalance_s,
         )
+        if plan.is_consumer:
+            self.cluster.times[plan.name] = Times(
+                session_s=plan.session_s, heartbeat_s=plan.heartbeat_s,
+                assignment_s=plan.assignment_s, keeps_epochs=plan.keeps_epochs,
+            )  # fmt: skip
         for number in range(plan.members):
-            timeout_s = plan.timeouts_s[number % len(plan.timeouts_s)]
-            own = replace(habits, timeout_s=timeout_s)
+            own = replace(
+                habits,
+                timeout_s=plan.timeouts_s[number % len(plan.timeouts_s)],
+                is_java=number % 2 == 0,
+                revoke_s=plan.revoke_s[number % len(plan.revoke_s)],
+            )
             member = Member(self.world, f"{plan.name}m{number}", bootstrap, own)
             if plan.is_transactional:
                 member.make_life = TransactionalLife
+            elif plan.is_consumer:
+                member.make_life = ConsumerLife
             self.members.append(member)
             self.world.after(START_S * self.world.rng.random(), member.start)
         if plan.watched_s:
@@ -231,6 +246,7 @@ class Stage:
     # The end.
     def crash_all(self) -> None:
         """Clients are gone, all nodes die at once, and come back; tools ask what they know."""
+        self.judgement.note_unread(self.members)
         for process in self.world.processes:
             if not any(process is node.process for node in self.nodes):
                 process.kill()

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster, Committed
     from tests.simulation.world import World
 
-PUSH, LOOK, APPEND, INTENT, EPOCH, BACK = (
-    "api 8", "api 9", "append", "intent", "api 22", "back",
+PUSH, LOOK, APPEND, INTENT, EPOCH, BACK, BEAT = (
+    "api 8", "api 9", "append", "intent", "api 22", "back", "api 68",
 )  # fmt: skip
 POINTS = (PUSH, APPEND, PUSH, APPEND, LOOK, EPOCH)
 PATIENCE_S = 8.0
