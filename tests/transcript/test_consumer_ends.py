@@ -273,6 +273,7 @@ async def test_two_names_of_one_topic(name) -> None:
     """INVALID_REQUEST to the second member, which names both; the first goes on."""
     context = FakeContext()
     await start(context)
+    described(context, "a")
 
     refused = await beat(context, full("b", 0, name))
 
@@ -281,6 +282,20 @@ async def test_two_names_of_one_topic(name) -> None:
     assert "reads topic orders as orders," in message and f"names it {name};" in message
     takes(context, 1, member_id="a")
     assert given(await beat(context, partial("a", 1))) is None
+
+
+async def test_another_name_after_all_members_have_ended() -> None:
+    """The group stopped, and one member without a word: the broker, asked, has ended it."""
+    context = FakeContext()
+    await start(context)
+    described(context)
+    takes(context, 3, member_id="b", assigned=lanes(0, 1))
+    described(context, "b")
+
+    answer = await beat(context, full("b", 0, "orders.lanes-2"))
+
+    view = context.lanes("orders.lanes-2")
+    assert assigned(answer) == {view.view_id: [0, 1, 2, 3]}
 
 
 async def test_two_names_of_one_topic_in_one_subscription() -> None:
@@ -301,6 +316,7 @@ async def test_a_lane_topic_that_the_group_reads_whole() -> None:
     takes(context, 1, member_id="a", assigned={PLAIN: [0, 1, 2]})
     described(context, "a")
     await beat(context, full("a", 0, "plain.lanes-2"))
+    described(context, "a")
 
     refused = await beat(context, full("b", 0, "plain"))
 

@@ -93,11 +93,17 @@ async def look_at_members(name: str, group: ConsumerGroup, context: Context) -> 
     if not group.is_list_due(context.clock()):
         return
     group.list_due_s = context.clock() + MEMBER_S * max(0, len(group.members) - SMALL_GROUP)
-    group.is_asking, asked = True, (group.turn, group.epoch)
+    group.is_asking = True
     try:
-        listing = await list_members(name, context)
+        await ask_for_members(name, group, context)
     finally:
         group.is_asking = False
+
+
+async def ask_for_members(name: str, group: ConsumerGroup, context: Context) -> None:
+    """Ask the broker for the group's members now, and end those that are gone."""
+    asked = group.turn, group.epoch
+    listing = await list_members(name, context)
     if listing is not None:
         _note_listing(name, group, group.note_listed(listing.members, asked), context)
 

@@ -37,6 +37,7 @@ from keylane.errors import KeylaneError, UpstreamLost
 from keylane.proxy.apis.commits.late_offsets import push_owed
 from keylane.proxy.apis.commits.steps_back import note_held
 from keylane.proxy.apis.groups.consumer_contact import (
+    ask_for_members,
     begin_group,
     find_group,
     look_at_members,
@@ -57,6 +58,7 @@ from keylane.proxy.apis.groups.consumer_wish import (
     find_names,
     owned_of,
     read_subscription,
+    refuse_clash,
 )
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
@@ -106,8 +108,12 @@ async def handle_consumer_group_heartbeat(
         return _refuse(request, wanted, RefusalReason(code))
     is_other = before is None or subscribed != before.subscribed
     clash = find_clash(group, wanted, subscribed, context) if is_other or says_all else None
+    if clash is not None and group.members:
+        # The broker may have ended the members that it clashes with since it was asked last.
+        await ask_for_members(name, group, context)
+        clash = find_clash(group, wanted, subscribed, context)
     if clash is not None:
-        return _refuse(request, wanted, clash)
+        return _refuse(request, wanted, refuse_clash(clash, wanted, context))
     return await _serve(request, wanted, subscribed, group, context)
 
 
@@ -132,7 +138,7 @@ async def _serve(
     finally:
         group.end_join(member_id)
     if answer.error_code != ErrorCode.none:
-        await _note_refused(name, group, member_id, answer.error_code, context)
+        await _note_refused(group, wanted, answer.error_code, context)
         return request.answer_entity(answer)
     assigned = await _assigned(answer, group, subscribed, context)
     if assigned is None:
@@ -233,12 +239,18 @@ async def _leave(
 
 
 async def _note_refused(
-    name: str, group: ConsumerGroup, member_id: str, code: ErrorCode, context: Context
+    group: ConsumerGroup, wanted: Any, code: ErrorCode, context: Context
 ) -> None:
-    member = group.find(member_id)
-    if code in ENDED and member is not None:
+    """Free the lanes of a member that the broker does not have, or that has dropped its lanes.
+
+    A member with FENCED_MEMBER_EPOCH is one of the group until its session is over, and reads until
+    it has this answer. It drops its lanes before it joins anew, whatever comes of the join.
+    """
+    member = group.find(str(wanted.member_id))
+    has_dropped = code in ENDED and wanted.member_epoch == JOIN_EPOCH
+    if member is not None and (code == ErrorCode.unknown_member_id or has_dropped):
         group.end(member.identity)
-        await _save_later(name, group, context)
+        await _save_later(str(wanted.group_id), group, context)
 
 
 async def _save(name: str, group: ConsumerGroup, context: Context) -> None:

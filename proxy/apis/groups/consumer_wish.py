@@ -6,7 +6,7 @@ Source: KIP-848; docs/decisions/024 (a group means a topic by one name).
 from __future__ import annotations
 
 import logging
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -32,6 +32,15 @@ CLASH: Final = (
     "keylane: the group reads topic {topic} as {running}, and this member names it {other}; "
     "stop the whole group first, or give the new members another group id"
 )
+
+
+class Clash(NamedTuple):
+    """Two names of one topic in a group."""
+
+    topic: str
+    running: str
+    """The name by which the group reads it."""
+    other: str
 
 
 async def read_subscription(
@@ -64,8 +73,8 @@ async def read_subscription(
 
 def find_clash(
     group: ConsumerGroup, wanted: Any, subscribed: Subscribed | None, context: Context
-) -> RefusalReason | None:
-    """Return why a member may not name its topics so; None: it may.
+) -> Clash | None:
+    """Return the names of one topic by which a member may not join its group; None: it may.
 
     To the assignor two names of one topic are two topics, and each key would be at two members.
     """
@@ -80,15 +89,18 @@ def find_clash(
     for name in sorted(own):
         other = running.setdefault(physical(name), name)
         if other != name:
-            text = CLASH.format(topic=physical(name), running=other, other=name)
-            context.stats.joins_refused += 1
-            log.warning(
-                "member refused: its group reads the topic by another name group=%s member_id=%s "
-                "topic=%s running=%s refused=%s", wanted.group_id, wanted.member_id,
-                physical(name), other, name,
-            )  # fmt: skip
-            return RefusalReason(ErrorCode.invalid_request, text)
+            return Clash(physical(name), running=other, other=name)
     return None
+
+
+def refuse_clash(clash: Clash, wanted: Any, context: Context) -> RefusalReason:
+    """Return why the member is refused."""
+    context.stats.joins_refused += 1
+    log.warning(
+        "member refused: its group reads the topic by another name group=%s member_id=%s "
+        "topic=%s running=%s refused=%s", wanted.group_id, wanted.member_id, *clash,
+    )  # fmt: skip
+    return RefusalReason(ErrorCode.invalid_request, CLASH.format(**clash._asdict()))
 
 
 async def find_names(names: Names, context: Context) -> dict[str, Any]:
