@@ -198,7 +198,7 @@ class ConsumerLife(Life):
 
     # Lanes.
     async def _reconcile(self) -> None:
-        """Give up what is not assigned, then take what is; each time the coordinator is told."""
+        """Give up what is not assigned, take what is, and say so with the next heartbeat."""
         while self._target != self._mine.keys():
             target = self._target
             if self._mine.keys() - target:
@@ -207,7 +207,9 @@ class ConsumerLife(Life):
                     await self._commit()
                 self._drop(self._mine.keys() - target)
             for index in sorted(target - self._mine.keys()):
-                self._mine[index] = self._member.begin_possession(self._member_id, index)
+                self._mine[index] = self._member.begin_possession(
+                    self._member_id, index, self._epoch
+                )
             self._is_confirmed = False
             self._beat_soon.set()
             self._begin("looks", self._find_positions)

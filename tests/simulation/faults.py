@@ -322,7 +322,8 @@ DO: dict[str, Do] = {
     each.__name__: each
     for each in (
         node_kill, node_hang, node_suspend, node_cut_kafka, node_cut_broker, node_cut_clients,
-        node_stop, node_kill_at, node_hang_at, node_kill_at_beat, nodes_away, lost_beat, late_append, broker_crash, broker_hang, broker_slow,
+        node_stop, node_kill_at, node_hang_at, node_kill_at_beat, nodes_away, late_append,
+        broker_crash, broker_hang, broker_slow, lost_beat,
         elect, elect_with_loss, loss_while_down, lose_disk, delete_records, move_coordinator,
         lost_commit_answer, late_commit, lost_ack, compact, member_kill, member_stop, member_hang,
         member_cut, wall_clock, member_seek, seek_kill, seek_hang, seek_while_silent,

@@ -28,11 +28,11 @@ from tests.long.chaos_history import (
 from tests.long.chaos_judge import KNOWN_S, judge
 from tests.long.commit_floor import CommitFloor
 from tests.reference.kernel import lane_of
+from tests.simulation.hands import judge_hands
 from tests.simulation.kafka_offsets import KafkaOffsets
 from tests.simulation.layouts import Joins, in_parts
 from tests.simulation.once import stale, two_at_once
 from tests.simulation.owners import Owners
-from tests.simulation.possession import at_two
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -98,6 +98,8 @@ class Judgement:
         self._since: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         """Commits of each group since the log's start last moved, by partition."""
         self._passed: list[str] = []
+        self.served_s: list[float] = []
+        """Times from which the only node has served."""
         cluster.on_commit.append(self._check_commit)
 
     # While it runs.
@@ -218,10 +220,6 @@ class Judgement:
             and not (plan.is_transactional and self._not_once(plan, members))
             for plan in self._scenario.groups
         )
-
-    def _in_two_hands(self, plan: GroupPlan, members: Sequence[Member]) -> list[str]:
-        had = (each.possessions for each in members if each.habits.group == plan.name)
-        return at_two(plan.name, chain.from_iterable(had), self._cluster.memberships[plan.name])
 
     def note_unread(self, members: Sequence[Member]) -> None:
         """Note lanes that no member reads, though all faults are over."""
@@ -376,7 +374,8 @@ class Judgement:
             for name, count in verdict.counts.items():
                 counts[name] += count
             if plan.is_consumer:
-                breaches += self._in_two_hands(plan, members)
+                had = self._cluster.memberships[plan.name]
+                breaches += judge_hands(plan, members, had, self.served_s)
             else:
                 breaches += two_at_once(group, self._cluster.deleted)
             breaches += self._above(plan, group)

@@ -90,9 +90,9 @@ class Member:
         for each in self.possessions:
             each.end(self.world.now_s)
 
-    def begin_possession(self, member_id: str, lane: int) -> Possession:
+    def begin_possession(self, member_id: str, lane: int, epoch: int) -> Possession:
         """Note that it takes a lane."""
-        found = Possession(member_id, lane, self.world.now_s)
+        found = Possession(member_id, lane, self.world.now_s, epoch)
         self.possessions.append(found)
         return found
 

@@ -24,6 +24,7 @@ from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.lanes import reader
 from keylane.proxy.lanes.leader_line import Line
 from keylane.proxy.nodes.lease import Lease
+from tests.simulation.consumer_mutations import CONSUMERS
 from tests.simulation.lesser_mutations import MORE
 from tests.simulation.mutation import Mutation, nothing, patch
 
@@ -180,4 +181,5 @@ MUTATIONS: Sequence[Mutation] = (
         patch(reader, "close_aborted", lambda *_: ()),
     ),
     *MORE,
+    *CONSUMERS,
 )

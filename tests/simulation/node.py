@@ -113,6 +113,8 @@ class Node:
         self.process: Process | None = None
         self.server: ProxyServer | None = None
         self.starts = 0
+        self.served_s: list[float] = []
+        """Times from which its processes have served."""
         self.is_wanted = True
 
     def start(self) -> None:
@@ -131,6 +133,7 @@ class Node:
         try:
             await server.start()
             self.world.report(f"{self.name} serves")
+            self.served_s.append(self.world.now_s)
             error: KeylaneError = await server.failure
         except KeylaneError as failure:
             error = failure

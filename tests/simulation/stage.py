@@ -247,6 +247,8 @@ class Stage:
     def crash_all(self) -> None:
         """Clients are gone, all nodes die at once, and come back; tools ask what they know."""
         self.judgement.note_unread(self.members)
+        if not self.scenario.nodes:
+            self.judgement.served_s = self.nodes[0].served_s.copy()
         for process in self.world.processes:
             if not any(process is node.process for node in self.nodes):
                 process.kill()

@@ -8,7 +8,7 @@ from tests.simulation.cluster import Held
 from tests.simulation.waits import Wait, Waits, between
 
 NODE, BROKERS = "127.0.1.1", ("kafka1", "kafka2", "kafka3")
-FETCH, COMMIT, METADATA = 1, 8, 3
+FETCH, COMMIT, METADATA, CONSUMER_HEARTBEAT = 1, 8, 3, 68
 
 
 def wait(seconds: float, *, key: int = COMMIT, begin_s: float = 10.0, number: int = 1) -> Wait:
@@ -90,3 +90,10 @@ def test_a_push_is_not_waited_for_longer_than_ten_seconds() -> None:
     assert judged(held=[held]) == ["held"]
     assert judged(held=[held], troubles=["kafka2"]) == ["held"]
     assert judged(held=[held], troubles=[between(NODE, "kafka2")]) == []
+
+
+def test_a_heartbeat_of_a_consumer_group_may_wait_for_the_journal() -> None:
+    """Lanes are given once the journal has them, which takes as long as for a commit."""
+    beat = wait(60, key=CONSUMER_HEARTBEAT)
+    assert judged(beat) == ["waits"]
+    assert judged(beat, troubles=["kafka3"]) == []

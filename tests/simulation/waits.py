@@ -16,10 +16,10 @@ from tests.simulation.cluster import Held
 
 FETCH, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR = 1, 2, 3, 8, 9, 10
 JOIN, HEARTBEAT, LEAVE, SYNC, TXN_OFFSET_COMMIT = 11, 12, 13, 14, 28
-DELETE_GROUPS, OFFSET_DELETE = 42, 47
+DELETE_GROUPS, OFFSET_DELETE, CONSUMER_HEARTBEAT = 42, 47, 68
 UNDER_LOCK = {OFFSET_COMMIT, OFFSET_FETCH, TXN_OFFSET_COMMIT}
 PUSHES = {OFFSET_COMMIT, TXN_OFFSET_COMMIT}
-DELETIONS = {DELETE_GROUPS, OFFSET_DELETE}
+WRITTEN = {DELETE_GROUPS, OFFSET_DELETE, CONSUMER_HEARTBEAT}
 """Written to the journal as commits are."""
 AS_DIRECT = {JOIN, SYNC}
 """The coordinator holds them while others join."""
@@ -173,7 +173,7 @@ class Waits:
 
     def _own_bound_s(self, wait: Wait) -> float:
         """Return the bound without earlier requests on its connection."""
-        if wait.api_key not in UNDER_LOCK | DELETIONS:
+        if wait.api_key not in UNDER_LOCK | WRITTEN:
             return OTHER_S
         is_away = self._has_trouble(wait, self.brokers)
         return LOAD_S + LOCK_S + HELD_S + 2 * JOURNAL_S * is_away

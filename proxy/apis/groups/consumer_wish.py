@@ -34,7 +34,7 @@ CLASH: Final = (
 )
 
 
-class Clash(NamedTuple):
+class NameClash(NamedTuple):
     """Two names of one topic in a group."""
 
     topic: str
@@ -73,7 +73,7 @@ async def read_subscription(
 
 def find_clash(
     group: ConsumerGroup, wanted: Any, subscribed: Subscribed | None, context: Context
-) -> Clash | None:
+) -> NameClash | None:
     """Return the names of one topic by which a member may not join its group; None: it may.
 
     To the assignor two names of one topic are two topics, and each key would be at two members.
@@ -89,11 +89,11 @@ def find_clash(
     for name in sorted(own):
         other = running.setdefault(physical(name), name)
         if other != name:
-            return Clash(physical(name), running=other, other=name)
+            return NameClash(physical(name), running=other, other=name)
     return None
 
 
-def refuse_clash(clash: Clash, wanted: Any, context: Context) -> RefusalReason:
+def refuse_clash(clash: NameClash, wanted: Any, context: Context) -> RefusalReason:
     """Return why the member is refused."""
     context.stats.joins_refused += 1
     log.warning(
