@@ -10,6 +10,7 @@ import pytest
 
 from keylane.config.node import LaneRule
 from keylane.proxy.apis.groups.consumer_contact import begin_group
+from keylane.proxy.topics.placement import Placement
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, check
 from tests.transcript.lane_group import (
     ALL,
@@ -439,10 +440,24 @@ async def test_lanes_that_were_left_out_come_back_with_their_topic() -> None:
     assert given(answer) == list(ALL) and given(without) in (None, [])
 
 
-async def test_commits_of_an_earlier_turn_are_known_beyond_the_next_heartbeat() -> None:
-    """A lane is watched from the answer that gives it until it is given up."""
+@pytest.mark.parametrize(
+    ("is_librdkafka", "placement", "is_watched"),
+    [
+        (True, Placement(), True),
+        (False, Placement(), False),
+        (True, Placement(0), False),
+    ],
+    ids=["librdkafka", "java", "nodes"],
+)
+async def test_commits_of_an_earlier_turn_are_known_beyond_the_next_heartbeat(
+    is_librdkafka, placement, is_watched
+) -> None:
+    """A lane is watched from the answer that gives it until it is given up; else each step counts.
+
+    Fetches of a member pass other nodes too, and only librdkafka repeats commits.
+    """
     context = FakeContext()
-    context.is_librdkafka = True
+    context.is_librdkafka, context.placement = is_librdkafka, placement
     await start(context)
     await join_second(context)
     takes(context, -1, member_id="a")
@@ -455,4 +470,4 @@ async def test_commits_of_an_earlier_turn_are_known_beyond_the_next_heartbeat() 
 
     await beat(context, partial("b", 3, lanes(*ALL)))
 
-    assert context.member_lanes.is_left_over("g", ("orders", 0), 499)
+    assert context.member_lanes.is_left_over("g", ("orders", 0), 499) is is_watched
