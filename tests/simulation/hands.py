@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from tests.long.chaos_history import Commit
@@ -55,9 +56,12 @@ class Hands:
                 if begin_s < end_s:
                     by_lane[each.lane].append((begin_s, end_s, each.member_id))
         for lane, spans in sorted(by_lane.items()):
-            for one, other in pairwise(sorted(spans)):
-                if other[0] < one[1] and other[2] != one[2]:
-                    return [f"hands: {self.name}: lane {lane} is at {one} and {other}"]
+            last: dict[str, tuple[float, float, str]] = {}
+            for span in sorted(spans):
+                for other in last.values():
+                    if span[0] < other[1] and span[2] != other[2]:
+                        return [f"hands: {self.name}: lane {lane} is at {other} and {span}"]
+                last[span[2]] = max(last.get(span[2], span), span, key=itemgetter(1))
         return []
 
     def too_soon(self, quiet: Iterable[Quiet]) -> list[str]:

@@ -27,6 +27,8 @@ FOUND_SOON = {
     "a lease never ends": 120, "what is sent is not checked against the lease": 150,
     "what was loaded in another term is used": 120, "what lives is forgotten": 60,
     "aborted transactions are not listed": 80,
+    "a lane of a consumer group is given before it is released": 10,
+    "lanes change hands at once after a start": 60,
 }  # fmt: skip
 """Schedules in which these are found for sure; the others take more, see the mutation table."""
 
