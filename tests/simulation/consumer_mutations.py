@@ -11,7 +11,7 @@ from unittest import mock
 
 from keylane.proxy.apis.groups import consumer_heartbeat
 from keylane.proxy.groups.consumer_group import ConsumerGroup
-from keylane.proxy.groups.consumer_members import NO_LANES, Lanes
+from keylane.proxy.groups.consumer_members import Lanes
 from tests.simulation.mutation import Mutation, patch
 
 
@@ -32,11 +32,11 @@ def _write_after_the_answer() -> Sequence[Any]:
     return [mock.patch.object(consumer_heartbeat, "_save", save)]
 
 
-async def _believe_a_refusal(group: ConsumerGroup, wanted: Any, *_: Any) -> None:
-    """Lanes that a refused heartbeat does not name are free."""
+async def _end_the_refused(group: ConsumerGroup, wanted: Any, *_: Any) -> None:
+    """Lanes of a member whose heartbeat is refused are free, for whatever reason it is."""
     member = group.find(str(wanted.member_id))
     if member is not None:
-        group._set(member, owned=NO_LANES, given=NO_LANES, epoch=member.epoch)
+        group.end(member.identity)
 
 
 CONSUMERS: Sequence[Mutation] = (
@@ -56,23 +56,14 @@ CONSUMERS: Sequence[Mutation] = (
         _write_after_the_answer,
     ),
     Mutation(
-        "a refused heartbeat is believed",
+        "a refused heartbeat ends its member",
         "the broker's word alone frees lanes",
-        patch(consumer_heartbeat, "_note_refused", _believe_a_refusal),
+        patch(consumer_heartbeat, "_note_refused", _end_the_refused),
     ),
     Mutation(
         "older epochs are sent as they are",
         "commits of consumer groups count while members come and go",
         patch(ConsumerGroup, "newest_epoch", lambda _self, _identity, epoch, _lanes: epoch),
-    ),
-    Mutation(
-        "any older epoch is replaced",
-        "commits of consumer groups count while members come and go",
-        patch(
-            ConsumerGroup,
-            "newest_epoch",
-            lambda self, identity, epoch, _lanes: max(epoch, self.members[identity].epoch),
-        ),
     ),
     Mutation(
         "members that have ended are not looked for",

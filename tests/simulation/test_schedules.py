@@ -29,6 +29,7 @@ FOUND_SOON = {
     "aborted transactions are not listed": 80,
     "a lane of a consumer group is given before it is released": 10,
     "lanes change hands at once after a start": 60,
+    "a refused heartbeat ends its member": 80,
 }  # fmt: skip
 """Schedules in which these are found for sure; the others take more, see the mutation table."""
 
