@@ -26,7 +26,7 @@ from tests.reference.group_coordinator import UNKNOWN_MEMBER_ID
 from tests.simulation.client import Lost
 from tests.simulation.fetching import BACKOFF_S, Lane
 from tests.simulation.member import COORDINATOR_MOVED, Life, Rejoin
-from tests.simulation.possession import Possession
+from tests.simulation.possession import Possession, Unheard
 
 if TYPE_CHECKING:
     from tests.simulation.member import Member
@@ -51,6 +51,7 @@ class ConsumerLife(Life):
         self._mine: dict[int, Possession] = {}
         """Lanes that it has, by index."""
         self._target: frozenset[int] = frozenset()
+        self._unheard: Unheard | None = None
         self._is_confirmed = True
         """The coordinator has its word of what it owns."""
         self._beat_soon, self._has_lanes = asyncio.Event(), asyncio.Event()
@@ -120,9 +121,13 @@ class ConsumerLife(Life):
     # Heartbeats.
     async def _heartbeats(self) -> None:
         while True:
+            asked_s = self._world.now_s
             try:
                 await self._heartbeat()
             except Lost as error:
+                if self._unheard is None:
+                    self._unheard = Unheard(self._member_id, asked_s)
+                    self._member.unheard.append(self._unheard)
                 self._says_all = True
                 self._lose(error)
                 await asyncio.sleep(BACKOFF_S * (1 + self._world.rng.random()))
@@ -172,6 +177,8 @@ class ConsumerLife(Life):
         return [{"topic_id": topic_id, "partitions": sorted(indexes)}] if indexes else []
 
     def _take(self, answer: Any) -> None:
+        if self._unheard is not None:
+            self._unheard.until_s, self._unheard = self._world.now_s, None
         self._epoch = self._generation = int(answer.member_epoch)
         self._interval_s = answer.heartbeat_interval.total_seconds()
         if answer.assignment is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tests.long.chaos_history import Commit
 from tests.reference.consumer_coordinator import STALE_MEMBER_EPOCH
-from tests.simulation.possession import Possession
+from tests.simulation.possession import Possession, Unheard
 
 if TYPE_CHECKING:
     from tests.simulation.member import Member
@@ -42,6 +42,7 @@ class Hands:
     name: str
     possessions: Sequence[Possession]
     memberships: Mapping[str, Spans]
+    unheard: Sequence[Unheard] = ()
 
     def _was_member(self, member_id: str, from_s: float, until_s: float) -> bool:
         spans = self.memberships.get(member_id, ())
@@ -83,12 +84,20 @@ class Hands:
     def stale(self, commits: Iterable[Commit]) -> list[str]:
         """Return commits refused for their epoch though the member had the lane all the time.
 
-        It had it under the epoch that the commit names, until it was answered.
+        It had it under the epoch that the commit names, until it was answered, and no heartbeat of
+        it was lost before that.
         """
         for each in commits:
             if each.error != STALE_MEMBER_EPOCH:
                 continue
             member_id = f"{each.member}-id"
+            if any(
+                lost.member_id == member_id
+                and lost.from_s < each.answered_s
+                and each.asked_s < lost.until_s
+                for lost in self.unheard
+            ):
+                continue
             if self._was_member(member_id, each.asked_s, each.answered_s) and any(
                 had.member_id == member_id
                 and had.lane == each.place.lane
@@ -110,7 +119,8 @@ def judge_hands(
     """Return breaches of one group. served_s: times from which the only node has served."""
     group = [each for each in members if each.habits.group == plan.name]
     had = list(chain.from_iterable(each.possessions for each in group))
-    hands = Hands(plan.name, had, memberships)
+    unheard = list(chain.from_iterable(each.unheard for each in group))
+    hands = Hands(plan.name, had, memberships, unheard)
     quiet_s = (plan.heartbeat_s + QUIET_S) / FASTEST
     quiet = [Quiet(at_s, at_s + quiet_s) for at_s in served_s[1:]]
     events = chain.from_iterable(each.events for each in group)

@@ -24,7 +24,7 @@ from tests.simulation.fetching import (
     Lane,
     Output,
 )
-from tests.simulation.possession import Possession
+from tests.simulation.possession import Possession, Unheard
 from tests.simulation.world import Process
 from tests.transcript.consumer_protocol import assignment, lanes_of, subscription
 
@@ -69,6 +69,8 @@ class Member:
     """Number of parts of each lane, by life."""
     possessions: list[Possession] = field(default_factory=list)
     """Lanes of a consumer group that it has had."""
+    unheard: list[Unheard] = field(default_factory=list)
+    """Heartbeats of it that were lost."""
 
     def start(self) -> None:
         """A new process, with a new member id; none while its group is stopped."""

@@ -20,3 +20,15 @@ class Possession:
     def end(self, now_s: float) -> None:
         """It has given the lane up."""
         self.until_s = min(self.until_s, now_s)
+
+
+@dataclass(eq=False)
+class Unheard:
+    """A member whose heartbeat has no answer, from when it asked until it has one.
+
+    The coordinator may have moved its epoch on, and keylane not have learnt it either.
+    """
+
+    member_id: str
+    from_s: float
+    until_s: float = inf

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from tests.long.chaos_history import Commit, Place
 from tests.simulation.hands import Hands, Quiet
-from tests.simulation.possession import Possession
+from tests.simulation.possession import Possession, Unheard
 
 STALE, UNKNOWN = 113, 25
 
@@ -83,3 +84,12 @@ def test_a_commit_of_a_member_that_the_broker_has_ended() -> None:
     commit = Commit("a", Place("t", 0), 7, 4, 4.0, 5.0, STALE)
 
     assert not hands(had("a", 1.0), a_until_s=4.5).stale([commit])
+
+
+def test_a_commit_of_a_member_whose_heartbeat_was_lost() -> None:
+    """Its epoch may have moved on, which neither it nor keylane has learnt."""
+    commit = Commit("a", Place("t", 0), 7, 4, 4.0, 5.0, STALE)
+    judge = hands(had("a", 1.0))
+
+    assert not replace(judge, unheard=[Unheard("a-id", 3.0, 4.5)]).stale([commit])
+    assert replace(judge, unheard=[Unheard("a-id", 3.0, 3.5)]).stale([commit])
