@@ -174,20 +174,13 @@ def add_hidden_names(metadata: Buffer, physical_name: PhysicalName) -> bytes | N
     return _with_tail(metadata, len(names), end, end, hidden) if hidden else None
 
 
-def take_hidden_names(metadata: Buffer, physical_name: PhysicalName) -> bytes | None:
-    """The metadata as its member sent it; None: nothing was added to it."""
-    return split_names(metadata, physical_name)[1]
-
-
-def shown_names(metadata: Buffer, physical_name: PhysicalName) -> frozenset[str]:
-    """Topics that the member itself has named; none where the bytes are not of the protocol."""
-    return split_names(metadata, physical_name)[0]
-
-
 def split_names(
     metadata: Buffer, physical_name: PhysicalName
 ) -> tuple[frozenset[str], bytes | None]:
-    """`shown_names` and `take_hidden_names` at once."""
+    """Topics that the member itself has named, and the metadata as it sent it.
+
+    No names where the bytes are not of the protocol; None: nothing was added to the metadata.
+    """
     found = _read_topics(metadata)
     if found is None:
         return frozenset(), None

@@ -123,6 +123,9 @@ def render(report: Mapping[str, Any]) -> str:
     lines = [line for table in tables for line in ("", *table)]
     refusal = report.get("refusal")  # older nodes have none
     refused = [f"refused: {refusal}"] if refusal else []
+    direct = [names[one["member_id"]] for one in report["members"] if one.get("bypasses_keylane")]
+    if direct:
+        refused.append(f"partitions stay whole: these members bypass keylane: {', '.join(direct)}")
     return "\n".join([head, *refused, *lines, *_warnings(report["misplaced"])])
 
 

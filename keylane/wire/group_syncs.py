@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from keylane.wire.group_members import Span
 from keylane.wire.primitives import Buffer, Reader
 
 SYNC_FLEXIBLE_VERSION: Final = 4
@@ -58,6 +59,15 @@ def read_sync_request(body: Buffer, version: int) -> SyncRequest:
 
 def read_sync_answer(body: Buffer, version: int) -> memoryview:
     """Return the assignment in a SyncGroup answer; empty with an error. Raises: FrameInvalid."""
+    span = find_given(body, version)
+    return memoryview(b"") if span is None else span.data
+
+
+def find_given(body: Buffer, version: int) -> Span | None:
+    """Return the assignment in a SyncGroup answer, and its place; None with an error.
+
+    Raises: FrameInvalid.
+    """
     reader = Reader(body, flexible=version >= SYNC_FLEXIBLE_VERSION)
     if version >= 1:
         reader.int32()  # throttle time
@@ -65,8 +75,9 @@ def read_sync_answer(body: Buffer, version: int) -> memoryview:
     if version >= PROTOCOL_VERSION:
         reader.nullable_string()  # protocol type
         reader.nullable_string()  # protocol name
-    assignment = _read_bytes(reader)
-    return assignment if error_code == 0 else memoryview(b"")
+    start = reader.position
+    data = _read_bytes(reader)
+    return Span(start, reader.position, data) if error_code == 0 else None
 
 
 def _read_bytes(reader: Reader) -> memoryview:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
@@ -17,10 +17,10 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId
 
 from keylane.assignor.model import Lane
-from keylane.assignor.protocol import read_assignment
-from keylane.errors import FrameInvalid, UpstreamLost
+from keylane.errors import UpstreamLost
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_offsets import GroupOffsets
+from keylane.proxy.control.holders import GroupHolding, read_holding
 from keylane.proxy.groups.consumer_group import ConsumerGroup
 from keylane.proxy.groups.consumer_groups import ConsumerGroups
 from keylane.proxy.groups.group_plans import Generations, Planned, identity_of
@@ -28,7 +28,6 @@ from keylane.proxy.scans.lag import LaneTallies
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.topics.view import View
 
-CONSUMER: Final = "consumer"
 KEY_RANGE: Final = "key-range"
 DEAD: Final = "Dead"
 """State of groups that brokers do not know."""
@@ -87,6 +86,8 @@ class MemberReport:
     lanes_gained: tuple[LaneName, ...] | None
     """Of one generation to the next; None: this node did not deal out the group's lanes."""
     lanes_lost: tuple[LaneName, ...] | None
+    bypasses_keylane: bool = False
+    """It connects to brokers directly, and has partitions; its lanes are all lanes of these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +195,7 @@ class GroupDescriber:
             return _given(served), [_Entry.of(member) for member in described.members]
         request = DescribeGroupsRequest(groups=(group_id,), include_authorized_operations=False)
         _, described = await ask_group(self._cluster, group, request)
-        return read_owners(described), described.members
+        return self._holding(group, described).owners, described.members
 
     async def describe(self, group: str) -> GroupReport | None:
         """Ask and put together; None: there is no such group.
@@ -211,7 +212,7 @@ class GroupDescriber:
         if described.group_state == DEAD:
             return None
         await self._groups.ready(group)
-        owners = read_owners(described)
+        owners, direct = self._holding(group, described)
         views = await self._views(group, owners)
         lanes = [lane for view in views for lane in await self._lanes(group, view, owners)]
         planned = self._generations.planned(group)
@@ -222,7 +223,7 @@ class GroupDescriber:
             coordinator=coordinator,
             generation_id=planned.generation_id if planned is not None else None,
             refusal=self._generations.streams.refusal_of(group),
-            members=_members(described.members, lanes, planned),
+            members=_members(described.members, lanes, planned, direct),
             lanes=tuple(lanes),
             misplaced=tuple(
                 entry for view in views for entry in misplaced_of(view, self._misplaced)
@@ -254,19 +255,25 @@ class GroupDescriber:
             for move in reversed(served.moves)
         ]
         entries = [_Entry.of(member) for member in described.members]
+        known = {one.member_id for one in served.members.values()}
+        foreign = {one.member_id for one in entries} - known
         return GroupReport(
             group=group,
             state=str(described.group_state),
             assignor=KEY_RANGE,
             coordinator=coordinator,
             generation_id=served.epoch,
-            members=_members(entries, lanes, None),
+            members=_members(entries, lanes, None, foreign),
             lanes=tuple(lanes),
             moves=tuple(moves),
             misplaced=tuple(
                 entry for view in views for entry in misplaced_of(view, self._misplaced)
             ),
         )
+
+    def _holding(self, group: str, described: Any) -> GroupHolding:
+        held = self._generations.held(group)
+        return read_holding(described, held, self._cluster.registry)
 
     async def _views(self, group: str, owners: Mapping[Lane, str]) -> list[View]:
         """Views that members hold lanes of, or that the group has offsets on."""
@@ -326,31 +333,23 @@ def misplaced_of(view: View, misplaced: Misplaced) -> tuple[MisplacedReport, ...
     return tuple(MisplacedReport(topic=view.topic, partition=p, offset=at) for p, at in found)
 
 
-def read_owners(described: Any) -> dict[Lane, str]:
-    """Return member ids by lane, from assignments that Kafka keeps; other protocols have none."""
-    owners: dict[Lane, str] = {}
-    if described.protocol_type != CONSUMER:
-        return owners
-    for member in described.members:
-        if not member.member_assignment:
-            continue
-        try:
-            assignment = read_assignment(bytes(member.member_assignment))
-        except FrameInvalid:
-            continue  # of a client with bytes that are not Kafka's: shown without lanes
-        for lane in assignment.lanes:
-            owners[lane] = str(member.member_id)
-    return owners
-
-
 def _members(
-    entries: Iterable[Any], lanes: Iterable[LaneReport], planned: Planned | None
+    entries: Iterable[Any],
+    lanes: Iterable[LaneReport],
+    planned: Planned | None,
+    direct: Collection[str],
 ) -> tuple[MemberReport, ...]:
     owned: dict[str, list[LaneReport]] = {}
     for lane in lanes:
         if lane.member_id is not None:
             owned.setdefault(lane.member_id, []).append(lane)
-    return tuple(_member(entry, owned.get(str(entry.member_id), ()), planned) for entry in entries)
+    return tuple(
+        replace(
+            _member(entry, owned.get(str(entry.member_id), ()), planned),
+            bypasses_keylane=str(entry.member_id) in direct,
+        )
+        for entry in entries
+    )
 
 
 def _member(entry: Any, own: Collection[LaneReport], planned: Planned | None) -> MemberReport:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from keylane.assignor.checks import find_faults
@@ -26,6 +26,7 @@ from keylane.assignor.protocol import (
 from keylane.assignor.sticky import plan_sticky
 from keylane.errors import FrameInvalid
 from keylane.proxy.groups.assignors import COOPERATIVE_STICKY, EAGER, STICKY
+from keylane.proxy.groups.direct_members import WholeTopics, collapse
 from keylane.proxy.groups.group_plans import (
     NOTHING_HELD,
     Joined,
@@ -54,6 +55,8 @@ class Deal:
     """The last lanes of members."""
     loners: frozenset[str] = frozenset()
     """Member ids that take whole partitions only."""
+    whole: WholeTopics = field(default_factory=dict)
+    """Topics of a group with direct members, each of whose partitions is at one member."""
 
     @property
     def signature(self) -> tuple[object, ...]:
@@ -245,20 +248,24 @@ def _count_moved(
 def merge(assignments: Sequence[Any], deal: Deal, planned: Planned) -> list[tuple[str, bytes]]:
     """Return (member id, assignment) of each member: planned lanes and the client's plain topics.
 
-    A member that is not known here keeps its plain topics. Raises: FrameInvalid.
+    Direct members get partitions in the place of lanes. A member that is not known here keeps its
+    plain topics. Raises: FrameInvalid.
     """
-    lane_topics = {topic.name for topic in deal.topics}
+    lane_topics = {topic.name for topic in deal.topics} | deal.whole.keys()
     sent = {str(entry.member_id): bytes(entry.assignment) for entry in assignments}
-    given = {one.member_id: planned.lanes.get(one.identity, ()) for one in deal.joined.members}
+    given: dict[str, Sequence[Lane]] = {}
+    for one in deal.joined.members:
+        lanes = planned.lanes.get(one.identity, ())
+        given[one.member_id] = collapse(lanes, deal.whole) if one.is_direct else lanes
     merged = []
     for member_id in dict.fromkeys((*sent, *given)):
         # A leader may leave out members that get nothing.
         said = read_assignment(sent[member_id]) if sent.get(member_id) else None
         kept = [lane for lane in (said.lanes if said else ()) if lane[0] not in lane_topics]
-        lanes = sorted((*kept, *given.get(member_id, ())))
+        both = sorted((*kept, *given.get(member_id, ())))
         if said is not None:
-            assignment = write_assignment(lanes, version=said.version, user_data=said.user_data)
+            assignment = write_assignment(both, version=said.version, user_data=said.user_data)
         else:
-            assignment = write_assignment(lanes, version=0) if lanes else b""
+            assignment = write_assignment(both, version=0) if both else b""
         merged.append((member_id, assignment))
     return merged

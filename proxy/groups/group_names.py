@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from keylane.assignor.model import NO_GENERATION
 from keylane.bounded import CostBoundedDict
 
 GROUPS_MAX: Final = 10_000
@@ -70,6 +71,12 @@ class _Group:
     """Places where the coordinator was seen to have an offset of the group."""
     names_count: int = 0
     """Sum over the members."""
+    led_here: tuple[int, str] = (NO_GENERATION, "")
+    """The newest generation whose leader is behind keylane, and that leader."""
+    leader: tuple[int, str] = (NO_GENERATION, "")
+    """The newest generation that a follower was answered, and its leader."""
+    direct_count: int = 0
+    """Members that take partitions of lane topics, in the last generation that was seen."""
 
     @property
     def cost(self) -> int:
@@ -133,6 +140,39 @@ class GroupNames:
         """Note which side deals out the group's partitions, by an answer."""
         with self._groups.changed(group) as known:
             known.is_brokers = is_brokers
+
+    def is_led_here(self, group: str, generation_id: int) -> bool:
+        """Return whether the generation's leader is known to be behind keylane."""
+        return self._groups.get(group, _UNKNOWN).led_here[0] == generation_id
+
+    def note_led_here(self, group: str, generation_id: int, leader_id: str) -> None:
+        """Note that a generation's leader is behind keylane."""
+        with self._groups.changed(group) as known:
+            known.led_here = generation_id, leader_id
+
+    def note_leader(self, group: str, generation_id: int, leader_id: str) -> None:
+        """Note the leader in the answer to a follower.
+
+        A group that was deleted begins with the first generation again, and with another leader.
+        """
+        if group in self._groups:
+            with self._groups.changed(group) as known:
+                known.leader = generation_id, leader_id
+                if known.led_here[0] == generation_id and known.led_here[1] != leader_id:
+                    known.led_here = NO_GENERATION, ""
+
+    def leader(self, group: str, generation_id: int) -> str | None:
+        """Return the leader of a generation, by an answer to a follower; None: not known."""
+        of, leader_id = self._groups.get(group, _UNKNOWN).leader
+        return leader_id if of == generation_id else None
+
+    def note_direct(self, group: str, count: int) -> bool:
+        """Note the number of members that take partitions; return whether it has changed."""
+        if count == self._groups.get(group, _UNKNOWN).direct_count:
+            return False
+        with self._groups.changed(group) as known:
+            known.direct_count = count
+        return True
 
     def begin_join(self, group: str, identity: str, names: Names) -> Join:
         """Note a member's JoinGroup that is passed on."""

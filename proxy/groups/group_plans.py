@@ -39,6 +39,8 @@ class JoinedMember:
     """`group.instance.id`: it outlives the member id."""
     metadata: bytes
     """The subscription, in the protocol that the broker chose."""
+    is_direct: bool = False
+    """It has joined at the broker's own address: it takes partitions, not lanes."""
 
     @property
     def identity(self) -> str:
@@ -54,6 +56,11 @@ class Joined:
     leader_id: str
     protocol_name: str
     members: tuple[JoinedMember, ...]
+
+    @property
+    def is_mixed(self) -> bool:
+        """Return whether some members take partitions."""
+        return any(member.is_direct for member in self.members)
 
     @property
     def cost(self) -> int:
@@ -194,6 +201,11 @@ class Generations:
         """Return the newest generation that is known; None: none is."""
         found = self._groups.get(group, _UNKNOWN).joined
         return found.generation_id if found else None
+
+    def is_mixed(self, group: str) -> bool:
+        """Return whether the newest generation that is known has members that take partitions."""
+        found = self._groups.get(group, _UNKNOWN).joined
+        return found is not None and found.is_mixed
 
     def planned(self, group: str) -> Planned | None:
         """Return what was dealt out last."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from keylane.keyrange.hash import key_hash
 from keylane.keyrange.lane import LaneLayout
 from tests.integration.conftest import make_topic_factory
-from tests.integration.harness import Group, produce
+from tests.integration.harness import CODECS, Group, produce
 
 KEYS = [f"key-{number}" for number in range(100)]
 
@@ -40,7 +40,9 @@ def log_ends(bootstrap: str, topic: str, partitions: int) -> list[int]:
 
 
 @contextmanager
-def steady_production(bootstrap: str, topic: str) -> Iterator[list[str]]:
+def steady_production(
+    bootstrap: str, topic: str, codecs: Sequence[str] = CODECS
+) -> Iterator[list[str]]:
     """Produces rounds until the block ends; the list holds what was acknowledged."""
     values: list[str] = []
     stopping = threading.Event()
@@ -48,7 +50,7 @@ def steady_production(bootstrap: str, topic: str) -> Iterator[list[str]]:
     def run() -> None:
         number = 0
         while not stopping.wait(0.02):
-            values.extend(produce(bootstrap, topic, KEYS, 5, first=number))
+            values.extend(produce(bootstrap, topic, KEYS, 5, first=number, codecs=codecs))
             number += 5
 
     thread = threading.Thread(target=run)

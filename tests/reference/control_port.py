@@ -15,13 +15,15 @@ from keylane.config.security import SecurityConfig
 from keylane.errors import UpstreamLost
 from keylane.proxy.control.api.assignments import ClusterTopics
 from keylane.proxy.control.auth import ControlGuard
-from keylane.proxy.control.describe import GroupReport, read_owners
+from keylane.proxy.control.describe import GroupReport
 from keylane.proxy.control.door import ControlDoor, make_door
 from keylane.proxy.control.health import Health
+from keylane.proxy.control.holders import read_holding
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import Exposition
 from keylane.proxy.control.server import Access, ControlServer, Shown
 from keylane.proxy.control.topics import TopicDescriber
+from keylane.proxy.groups.group_plans import NOTHING_HELD
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
@@ -121,7 +123,9 @@ class ControlPort:
         self.health = Health()
         describer: Any = FakeDescriber()
         stats = ProxyStats()
-        registry = TopicRegistry(settings["lanes"], lane_name_pattern="{topic}.lanes-{lanes}")
+        registry = self.registry = TopicRegistry(
+            settings["lanes"], lane_name_pattern="{topic}.lanes-{lanes}"
+        )
         for name, count in TOPICS.items():
             registry.learn(name, uuid.uuid5(uuid.NAMESPACE_DNS, name), count)
         self.misplaced: dict[int, int] = {}
@@ -161,7 +165,7 @@ class ControlPort:
         described = self.groups[group]
         if isinstance(described, Exception):
             raise described
-        return read_owners(described), described.members
+        return read_holding(described, NOTHING_HELD, self.registry).owners, described.members
 
     @property
     def url(self) -> str:

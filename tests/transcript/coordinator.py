@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
+from keylane.assignor.marks import LaneCounts, mark
+from keylane.assignor.protocol import add_hidden_names, read_names
 from keylane.config.node import GroupRule, LaneRule
 from tests.transcript.consumer_protocol import assignment, lanes_of
 from tests.transcript.entities import Values
@@ -32,8 +34,9 @@ class Coordinator:
         leader: str = "",
         instances: dict[str, str] | None = None,
         protocol_type: str = "consumer",
+        direct: Collection[str] = (),
     ) -> None:
-        """A new generation; the first member leads."""
+        """A new generation; the first member leads. direct: members at the broker's own address."""
         self.generation_id += 1
         self.members, leader = members, leader or next(iter(members))
         instances = instances or {}
@@ -53,7 +56,9 @@ class Coordinator:
             "members": [
                 {
                     "member_id": name,
-                    "metadata": metadata,
+                    "metadata": metadata
+                    if name in direct or protocol_type != "consumer"
+                    else as_stored(metadata, self.context, protocol),
                     "group_instance_id": instances.get(name),
                 }
                 for name, metadata in members.items()
@@ -88,6 +93,21 @@ class Coordinator:
         """Join and sync; the lanes of each member."""
         await self.join(members, **how)
         return {name: lanes_of(raw)[0] for name, raw in (await self.sync()).items()}
+
+
+def as_stored(metadata: bytes, context: FakeContext, protocol: str = "range") -> bytes:
+    """The subscription of a member behind keylane, as its broker has it."""
+    registry = context.registry
+    names = read_names(metadata) or ()
+    if not any(registry.rule_of(name) is not None for name in names):
+        return metadata
+    shown = add_hidden_names(metadata, registry.physical_name)
+    counts = {}
+    for name in names:
+        view = registry.view(name)
+        if view is not None:
+            counts[name] = LaneCounts(view.topic, view.layout.partition_count)
+    return mark(metadata if shown is None else shown, protocol, counts.get)
 
 
 def world(*groups: GroupRule, **config: Any) -> FakeContext:

@@ -49,6 +49,7 @@ def test_at_its_node_and_at_a_lone_one_it_is_relayed(key: int, version: int) -> 
     request = make_request(key, version, REQUESTS[key])
 
     for context in (served_by(0), served_by(-1), FakeContext()):
+        context.generations.rounds.joins("g", 0.0)
         assert is_relayed(context, request)
 
 

@@ -22,7 +22,9 @@ from tests.transcript.coordinator import (
     partitions_of,
     world,
 )
-from tests.transcript.fake import make_request, serve, versions
+from tests.transcript.fake import call, make_request, serve, versions
+
+REBALANCING = 27
 
 
 @pytest.mark.parametrize("join_version", versions(JOIN))
@@ -293,16 +295,24 @@ async def test_an_unknown_member_gets_no_lane() -> None:
     assert lanes_of(got["ghost"])[0] == [("plain", 1)]
 
 
-async def test_a_generation_that_was_not_seen_keeps_the_clients_plan(caplog) -> None:
-    """The proxy was started since the JoinGroup. It says so once."""
+async def test_a_generation_that_was_not_seen_is_asked_to_join_again(caplog) -> None:
+    """The proxy was started since the JoinGroup. The next plan passes; the log has it once."""
     context = world()
     group = Coordinator(context)
     group.members = {"a": b"", "b": b""}
+    values = {
+        "group_id": GROUP,
+        "member_id": "a",
+        "generation_id": 5,
+        "assignments": [{"member_id": "a", "assignment": assignment(ORDERS_LANES)}],
+    }
 
     with caplog.at_level(logging.WARNING):
-        passed = [await kept(group, generation_id=5), await kept(group, generation_id=6)]
+        first = await call(context, SYNC, 3, values)
+        passed = await kept(group, generation_id=6)
 
-    assert passed == [True, True]
+    assert first["error_code"] == REBALANCING
+    assert passed
     assert context.stats.assignments_unplanned == 2
     assert len(caplog.records) == 1
     assert f"group={GROUP}" in caplog.text

@@ -11,6 +11,7 @@ from keylane.config.node import LaneRule
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from tests.transcript.consumer_protocol import subscription
+from tests.transcript.coordinator import as_stored
 from tests.transcript.entities import Values
 from tests.transcript.fake import PLAIN, FakeContext, call, is_relayed, make_request, versions
 
@@ -18,9 +19,7 @@ JOIN, LEAVE, SYNC, DESCRIBE, CONSUMER_DESCRIBE = 11, 13, 14, 15, 69
 GROUP = "g"
 NONE, NOT_COORDINATOR, LATER, INCONSISTENT = 0, 16, 14, 23
 FOUR = subscription("plain.lanes-4", version=3, user_data=b"mine", rack="r") + b"later"
-FOUR_SEEN = (
-    subscription("plain.lanes-4", "plain", version=3, user_data=b"mine", rack="r") + b"later"
-)
+FOUR_SEEN = as_stored(FOUR, FakeContext())
 
 
 def asked(*metadata: bytes, member_id: str = "m", instance_id: str | None = None) -> Values:
@@ -85,7 +84,7 @@ async def test_the_broker_sees_the_topic_and_the_leader_does_not(version) -> Non
     context = FakeContext()
     context.group_names.note_empty(GROUP)
     both = subscription("shop", "plain.lanes-4")
-    both_seen = subscription("shop", "plain.lanes-4", "plain")
+    both_seen = as_stored(both, context)
     context.expect(
         JOIN,
         {
@@ -159,7 +158,7 @@ async def test_a_leader_of_a_plain_topic_sees_the_others_as_they_are() -> None:
 async def test_a_newcomer_by_another_name_is_refused(version, said, caplog) -> None:
     """It is never passed on, so that the running members do not even rebalance; logged once."""
     context = FakeContext()
-    running = {"a": subscription("orders"), "b": FOUR_SEEN}
+    running = {"a": as_stored(subscription("orders"), context), "b": FOUR_SEEN}
     context.group_names.note_members(
         GROUP, {"a": frozenset({"orders"}), "b": frozenset({"plain.lanes-4"})}
     )
@@ -269,7 +268,7 @@ async def test_a_static_member_that_comes_back_is_itself() -> None:
     """With a new id and another name, alone in its group."""
     context = FakeContext()
     context.group_names.note_members(GROUP, {"static i": frozenset({"plain.lanes-4"})})
-    context.expect(JOIN, None, led({"m": subscription("plain.lanes-8", "plain")}))
+    context.expect(JOIN, None, led({"m": as_stored(subscription("plain.lanes-8"), context)}))
 
     reported = await join(
         context, asked(subscription("plain.lanes-8"), member_id="", instance_id="i")
@@ -278,22 +277,21 @@ async def test_a_static_member_that_comes_back_is_itself() -> None:
     assert reported["error_code"] == NONE
 
 
-async def test_members_that_came_in_past_this_node_are_left_out(caplog) -> None:
-    """The leader deals out to the others; a member left out is refused when it asks."""
+async def test_members_by_another_lane_name_are_left_out(caplog) -> None:
+    """They came in past this node; a member left out is refused when it asks."""
     context = FakeContext()
     context.group_names.note_generation(
         GROUP, {"m": frozenset({"plain.lanes-4"})}, {"plain": "plain.lanes-4"}, ["m"]
     )
-    context.expect(
-        JOIN, None, led({"m": FOUR_SEEN, "direct": subscription("plain"), "b": FOUR_SEEN})
-    )
+    eight = as_stored(subscription("plain.lanes-8"), context)
+    context.expect(JOIN, None, led({"m": FOUR_SEEN, "other": eight, "b": FOUR_SEEN}))
 
     with caplog.at_level(logging.WARNING):
         reported = await join(context, asked(FOUR))
 
     assert [one["member_id"] for one in reported["members"]] == ["m", "b"]
-    assert "running=plain.lanes-4 refused=plain remedy=stop" in caplog.text
-    for member, code in (("direct", INCONSISTENT), ("b", NONE)):
+    assert "running=plain.lanes-4 refused=plain.lanes-8 remedy=stop" in caplog.text
+    for member, code in (("other", INCONSISTENT), ("b", NONE)):
         if code == NONE:
             context.expect(SYNC, None, {"error_code": NONE, "assignment": b""})
         values: dict[str, Any] = {"group_id": GROUP, "member_id": member, "generation_id": 1}
@@ -307,9 +305,11 @@ async def test_a_leader_that_does_not_fit_is_refused_and_leaves() -> None:
         GROUP, {"a": frozenset({"plain.lanes-4"})}, {"plain": "plain.lanes-4"}, ["a"]
     )
     context.group_names.note_members(GROUP, {})
-    context.expect(JOIN, None, led({"m": subscription("plain"), "a": FOUR_SEEN}))
+    eight = subscription("plain.lanes-8")
+    seen = as_stored(eight, context)
+    context.expect(JOIN, None, led({"m": seen, "a": FOUR_SEEN}))
 
-    reported = await join(context, asked(subscription("plain")))
+    reported = await join(context, asked(eight))
 
     assert reported["error_code"] == INCONSISTENT
     context.expect(LEAVE, {"group_id": GROUP, "members": [{"member_id": "m"}]}, {"error_code": 0})

@@ -188,6 +188,7 @@ async def started_since(context: FakeContext, **other: Any) -> None:
         "a": (SAID, assignment([*ORDERS_LANES[:4], ("plain", 0)])),
         "b": (SAID, assignment(ORDERS_LANES[4:])),
     }
+    context.registry.view("orders")
     await beat(context, "b")
     context.expect(DESCRIBE, None, described(halves, **other))
     assert await run_aside(context) == 1

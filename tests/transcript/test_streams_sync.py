@@ -237,6 +237,7 @@ async def test_a_refusal_is_logged_once_and_ends(caplog) -> None:
 async def test_other_assignors_are_not_judged(protocol, version) -> None:
     """Their user data may have any bytes."""
     context = world()
+    context.generations.rounds.joins(GROUP, 0.0)
     plan = synced(tasks("orders", "plain"), protocol=protocol)
     context.expect(SYNC, None, answered(b"theirs"))
 

@@ -10,6 +10,7 @@ import pytest
 from keylane.config.node import GroupRule, LaneRule
 from keylane.proxy.lanes.fetch_request import LaneAnswer
 from tests.transcript.consumer_protocol import assignment, lanes_of, subscription
+from tests.transcript.coordinator import as_stored
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call, versions
 
 FETCH, COMMIT, OFFSET_FETCH, JOIN, SYNC, TXN_COMMIT = 1, 8, 9, 11, 14, 28
@@ -142,7 +143,7 @@ async def deal(context: FakeContext, members: tuple[str, ...]) -> dict[str, list
         "protocol_name": "range",
         "leader": members[0],
         "member_id": members[0],
-        "members": [{"member_id": name, "metadata": said} for name in members],
+        "members": [{"member_id": name, "metadata": as_stored(said, context)} for name in members],
     }
     context.group_names.note_empty("g")
     context.expect(JOIN, None, reported)

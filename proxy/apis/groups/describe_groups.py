@@ -2,8 +2,8 @@
 
 Behaviour: among many nodes a group is listed by the node that serves it, once in all: admin clients
 ask every pair of node and broker, and librdkafka's adds up the answers.
-Topics that keylane adds to the subscriptions of members of lanes are taken out of the answer;
-without any it passes as bytes.
+Topics that keylane adds to the subscriptions of members of lanes are taken out of the answer, and
+so is its mark; without any it passes as bytes.
 A KIP-848 member is shown with its lanes and those that it is to get, by its names of topics. One
 that has joined at a broker's own address has whole partitions: if it has a partition of a topic
 whose own name means lanes, it is shown with all lanes of it, like offsets of the group.
@@ -20,7 +20,7 @@ from typing import Any
 from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
-from keylane.assignor.protocol import take_hidden_names
+from keylane.assignor.marks import read_shown
 from keylane.proxy.apis.groups.consumer_wire import KEY_RANGE
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import CONSUMER
@@ -48,7 +48,7 @@ def without_hidden_names(request: Request, frame: Frame, context: Context) -> Bu
     edits = []
     for group in read_described_groups(body, request.api_version):
         for member in group.members if group.protocol_type == CONSUMER else ():
-            taken = take_hidden_names(member.metadata.data, physical_name)
+            taken = read_shown(member.metadata.data, physical_name).changed
             if taken is not None:
                 edits.append(replace_bytes(member.metadata, taken, flexible=request.is_flexible))
     return request.with_answer_body(frame, splice(body, edits)) if edits else (frame,)

@@ -2,9 +2,12 @@
 
 Behaviour: keylane makes a member that names lanes (`orders.lanes-8`) known to the broker as
 subscribed to the topic behind them as well: the broker keeps offsets of subscribed topics only,
-and refuses to delete them. Answers to leaders have these names removed. Everything else of the
-metadata, of the request and of the answer stays byte for byte; without a lane name both pass
-unchanged.
+and refuses to delete them. It also marks members of lanes: to a leader on either side, to another
+node and to a later process, the others have joined at a broker's own address.
+Answers to leaders have both removed. Everything else of the metadata, of the request and of the
+answer stays byte for byte; of members and groups without lanes both pass unchanged.
+Members without the mark take partitions. While a group has some, keylane assigns all its lanes in
+whole partitions, whichever assignor it has.
 A group means a topic by one name. A member with another name than the present members is refused
 with INCONSISTENT_GROUP_PROTOCOL before the broker sees it, so that these go on. A member with
 another name that came in past this node is left out of the leader's plan.
@@ -12,31 +15,35 @@ An answer with a generation and no leader comes from a group whose partitions th
 (KIP-848): to a member of lanes these would be lanes. It is refused the same way.
 If keylane assigns the lanes of a group, its generation is noted for SyncGroup.
 Not done: Kafka Streams (protocol `stream`) and Connect keep their own assignors, whose
-assignments carry more than partitions. An assignor that comes with no client library is kept
-unless a rule says otherwise.
+assignments carry more than partitions; Streams is refused beside members without the mark. An
+assignor that comes with no client library is kept unless a rule says otherwise.
 
-Source: Kafka protocol guide, JoinGroup; docs/decisions/024 and 045;
+Source: Kafka protocol guide, JoinGroup; docs/decisions/024, 045 and 047;
 ClassicGroup.computeSubscribedTopics.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from keylane.assignor.marks import ShownMember, read_shown
 from keylane.assignor.protocol import (
-    PhysicalName,
-    add_hidden_names,
     read_names,
-    shown_names,
-    split_names,
 )
 from keylane.errors import FrameInvalid, NotCoordinator
+from keylane.proxy.apis.groups.mixed_groups import (
+    direct_of,
+    log_streams,
+    mark_protocols,
+    note_direct,
+)
+from keylane.proxy.apis.groups.planned_members import note_planned
 from keylane.proxy.apis.groups.seen_lanes import UNKNOWN_GENERATION, note_lanes
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import (
@@ -50,7 +57,7 @@ from keylane.proxy.apis.shared.member_ids import note_joining, read_group
 from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Operation, Request
-from keylane.proxy.groups.assignors import STREAMS, is_foreign, is_replaced
+from keylane.proxy.groups.assignors import STREAMS
 from keylane.proxy.groups.group_names import (
     NO_NAMES,
     Clash,
@@ -59,7 +66,7 @@ from keylane.proxy.groups.group_names import (
     clashes_of,
     own_clash,
 )
-from keylane.proxy.groups.group_plans import NOTHING_HELD, Joined, JoinedMember, identity_of
+from keylane.proxy.groups.group_plans import NOTHING_HELD, identity_of
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.group_members import (
@@ -140,10 +147,12 @@ async def handle_join_group(request: Request, context: Context, asked: Asked) ->
         return request.answer_entity(refusal(request, code, member_id=asked.join.member_id))
     if any(name == STREAMS for name, _ in asked.join.protocols):
         context.streams.note_joined(group)
-    join = context.group_names.begin_join(group, asked.identity, asked.names)
+    is_here = bool(_lane_names(asked, context))
+    named = asked.names if is_here else NO_NAMES
+    join = context.group_names.begin_join(group, asked.identity, named)
     member: str | None = None
     try:
-        shown = _with_hidden_names(request, asked.join, context)
+        shown = await _as_member(request, asked.join, context) if is_here else request.frame
         frame = await forward(request, context, frame=shown)
         member = _member_of(request, frame, asked)
     finally:
@@ -172,6 +181,7 @@ def _judge(
     if is_follower and answer.error_code == 0:
         group = read_group(request)
         context.generations.note_leader(group, answer.generation_id, answer.leader)
+        context.group_names.note_leader(group, answer.generation_id, answer.leader)
     asked = None if answer.error_code != 0 or is_follower else find_asked()
     if asked is None:
         return (frame,)
@@ -194,10 +204,12 @@ async def _find_refusal(asked: Asked, context: Context) -> ErrorCode:
     find = partial(names.find_clash, group, asked.identity, asked.names, physical)
     if names.is_complete(group) and find() is None:
         return ErrorCode.none
-    is_known = await _learn_members(asked, context)
+    is_known, running = await _learn_members(asked, context)
     if names.is_brokers(group) and _lane_names(asked, context):
         _note_brokers(asked, context)
         return INCONSISTENT
+    if not _lane_names(asked, context) and asked.identity in running:
+        return ErrorCode.none  # it takes partitions, and was there before the lanes
     clash = find()
     if clash is not None:
         _refuse(asked, clash, context)
@@ -221,7 +233,7 @@ async def _is_brokers(asked: Asked, context: Context) -> bool:
     return is_brokers
 
 
-async def _learn_members(asked: Asked, context: Context) -> bool:
+async def _learn_members(asked: Asked, context: Context) -> tuple[bool, Collection[str]]:
     """Ask the coordinator for the group's members; False: a new member has to wait for them.
 
     While a group rebalances, a coordinator names its members and not their subscriptions.
@@ -229,16 +241,16 @@ async def _learn_members(asked: Asked, context: Context) -> bool:
     names, group = context.group_names, asked.join.group_id
     found = await ask_group_state(group, context)
     if found.error_code != ErrorCode.none:
-        return True  # the coordinator refuses the JoinGroup, too
+        return True, ()  # the coordinator refuses the JoinGroup, too
     if not found.has_members:
         # A group of KIP-848 is Dead to DescribeGroups, as one that is not there.
         if context.has_consumer_groups and await has_brokers_members(group, context):
             names.note_brokers(group, is_brokers=True)
-            return True
+            return True, ()
         names.note_empty(group)
-        return True
+        return True, ()
     if found.protocol_type != CONSUMER:
-        return True  # the coordinator refuses it
+        return True, ()  # the coordinator refuses it
     members = {
         identity_of(str(one.member_id), one.group_instance_id): bytes(one.member_metadata)
         for one in found.members
@@ -247,10 +259,12 @@ async def _learn_members(asked: Asked, context: Context) -> bool:
         if context.generations.held(group) is NOTHING_HELD:
             note_lanes(group, UNKNOWN_GENERATION, found, context)
         physical = cache(context.registry.physical_name)
-        said = {key: shown_names(data, physical) for key, data in members.items()}
+        shown = {key: read_shown(data, physical) for key, data in members.items()}
+        direct = direct_of({**shown, "": ShownMember(asked.names, None, True)}, context)
+        said = {key: one.names for key, one in shown.items() if key not in direct}
         names.note_members(group, said)
-        return True
-    return names.keep_only(group, members) or asked.identity in members
+        return True, members
+    return names.keep_only(group, members) or asked.identity in members, members
 
 
 def _refuse(asked: Asked, clash: Clash, context: Context) -> None:
@@ -268,14 +282,14 @@ def _log_clash(group: str, member: str, clash: Clash, context: Context) -> None:
         )  # fmt: skip
 
 
-def _with_hidden_names(request: Request, join: JoinRequest, context: Context) -> bytes:
-    """Return the request with the topics behind lane names added, in all protocols."""
-    flexible, physical = request.is_flexible, cache(context.registry.physical_name)
-    changed = [(span, add_hidden_names(span.data, physical)) for _, span in join.protocols]
+async def _as_member(request: Request, join: JoinRequest, context: Context) -> bytes:
+    """Return the request as one of a member of lanes, in all protocols."""
+    marked = await mark_protocols(join, context)
     edits = [
-        replace_bytes(span, data, flexible=flexible) for span, data in changed if data is not None
+        replace_bytes(span, data, flexible=request.is_flexible)
+        for (_, span), data in zip(join.protocols, marked, strict=True)
     ]
-    return request.with_body(splice(request.body, edits)) if edits else bytes(request.frame)
+    return request.with_body(splice(request.body, edits))
 
 
 def _member_of(request: Request, frame: Frame, asked: Asked) -> str | None:
@@ -329,25 +343,27 @@ def _judge_leader(
 ) -> Buffers:
     """Return a leader's answer: members by their own names, without those that do not fit."""
     flexible, physical = request.is_flexible, cache(context.registry.physical_name)
-    metadata: dict[str, bytes] = {}
-    members: dict[str, Names] = {}
-    edits = []
-    for one in answer.members:
-        members[_identity(one)], taken = split_names(one.metadata.data, physical)
-        if taken is not None:
-            edits.append(replace_bytes(one.metadata, taken, flexible=flexible))
-        metadata[one.member_id] = bytes(one.metadata.data) if taken is None else taken
-    refused = _note_names(asked.join.group_id, answer, members, physical, context)
-    if answer.member_id in refused:
+    shown = {one.member_id: read_shown(one.metadata.data, physical) for one in answer.members}
+    edits = [
+        replace_bytes(one.metadata, changed, flexible=flexible)
+        for one in answer.members
+        if (changed := shown[one.member_id].changed) is not None
+    ]
+    direct = direct_of(shown, context)
+    refused = _note_names(asked.join.group_id, answer, shown, direct, context)
+    is_mixed = bool(direct) and answer.protocol_name == STREAMS
+    if is_mixed or answer.member_id in refused:
         context.stats.joins_refused += 1
+        if is_mixed:
+            log_streams(asked.join.group_id, answer.member_id)
         return _refuse_member(request, asked, answer, context)
     dropped = [one for one in answer.members if one.member_id in refused]
     if dropped:
         places = {one.metadata.start for one in dropped}
         edits = [edit for edit in edits if edit[0] not in places]
         edits += keep_members(answer, dropped, flexible=flexible)
-    if _have_lanes(members, context):
-        _note_planned(asked.join.group_id, answer, metadata, refused, context)
+    if _have_lanes(shown.values(), context):
+        note_planned(asked.join.group_id, answer, shown, refused, direct, context)
     else:
         context.generations.note_left_out(asked.join.group_id)
     if not edits:
@@ -358,66 +374,33 @@ def _judge_leader(
 def _note_names(
     group: str,
     answer: JoinAnswer,
-    members: Mapping[str, Names],
-    physical: PhysicalName,
+    shown: Mapping[str, ShownMember],
+    direct: Collection[str],
     context: Context,
 ) -> frozenset[str]:
     """Note a generation that has lanes; return member ids that go by another name."""
-    names = context.group_names
-    if not _have_lanes(members, context) and group not in names:
+    names, physical = context.group_names, cache(context.registry.physical_name)
+    if not _have_lanes(shown.values(), context) and group not in names:
         return frozenset()
+    here = [one for one in answer.members if one.member_id not in direct]
+    members = {_identity(one): shown[one.member_id].names for one in here}
     chosen = choose_names(members.values(), physical, names.chosen(group))
     clashes = dict(clashes_of(members, chosen, physical))
-    refused = frozenset(one.member_id for one in answer.members if _identity(one) in clashes)
+    refused = frozenset(one.member_id for one in here if _identity(one) in clashes)
     for identity, clash in clashes.items():
         _log_clash(group, identity, clash, context)
     kept = {key: said for key, said in members.items() if key not in clashes}
     names.note_generation(group, kept, chosen, [m.member_id for m in answer.members], refused)
+    if answer.leader == answer.member_id:
+        names.note_led_here(group, answer.generation_id, answer.leader)
+    note_direct(group, len(direct), context)
     return refused
 
 
-def _have_lanes(members: Mapping[str, Names], context: Context) -> bool:
-    names = NO_NAMES.union(*members.values())
+def _have_lanes(shown: Iterable[ShownMember], context: Context) -> bool:
+    names = NO_NAMES.union(*(one.names for one in shown))
     return any(context.registry.rule_of(name) is not None for name in names)
 
 
 def _identity(one: MemberEntry) -> str:
     return identity_of(one.member_id, one.instance_id)
-
-
-def _note_planned(
-    group: str,
-    answer: JoinAnswer,
-    metadata: Mapping[str, bytes],
-    refused: frozenset[str],
-    context: Context,
-) -> None:
-    """Remember the members of a generation that keylane deals out lanes to."""
-    rule, protocol = context.config.group_rule(group), answer.protocol_name
-    if not is_replaced(protocol, rule) or answer.leader != answer.member_id:
-        context.generations.note_left_out(group)
-        if is_foreign(protocol, rule) and context.generations.warn_once(group):
-            log.info(
-                "lanes left to the client's assignor: it is of no client library group=%s "
-                "assignor=%s remedy=set `assignor: key-range` in a rule for lanes by load",
-                group, protocol,
-            )  # fmt: skip
-        return
-    members = tuple(
-        JoinedMember(
-            member_id=one.member_id,
-            instance_id=one.instance_id,
-            metadata=metadata[one.member_id],
-        )
-        for one in answer.members
-        if one.member_id not in refused
-    )
-    context.generations.note_joined(
-        group,
-        Joined(
-            generation_id=answer.generation_id,
-            leader_id=answer.leader,
-            protocol_name=str(protocol),
-            members=members,
-        ),
-    )

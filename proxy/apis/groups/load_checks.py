@@ -16,13 +16,13 @@ from kio.schema.errors import ErrorCode
 from keylane.assignor.gain import Gain, find_gain
 from keylane.errors import FrameInvalid, KeylaneError, NotCoordinator
 from keylane.proxy.apis.groups.seen_lanes import note_lanes
-from keylane.proxy.apis.groups.sync_group import find_lane_views, make_deal
+from keylane.proxy.apis.groups.sync_group import make_deal
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import ask_group_state
 from keylane.proxy.apis.shared.member_ids import read_beat
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.commits.refreshes import Beat
-from keylane.proxy.groups.dealing import Deal, owners_of, read_subscriptions
+from keylane.proxy.groups.dealing import Deal, owners_of
 from keylane.proxy.groups.group_plans import LanesBefore
 from keylane.proxy.groups.load_turns import LoadTurn
 from keylane.proxy.net.framing import Frame
@@ -81,14 +81,15 @@ async def check_load(beat: Beat, turn: LoadTurn, context: Context) -> None:
         if current is None or turn is LoadTurn.LOOK or (rule and not rule.rebalance_by_load):
             return
         joined, held = current
-        subscriptions = await context.in_thread(read_subscriptions, joined.members)
-        views = await find_lane_views(subscriptions, context)
-        deal = make_deal(group, joined, subscriptions, views, context)
+        if joined.is_mixed:
+            return  # whole partitions are all that can be dealt out
+        deal = await make_deal(group, joined, context)
+        views = [context.registry.view(topic.name) for topic in deal.topics]
         gain = await context.in_thread(_weigh, deal, held)
     except KeylaneError as error:
         log.debug("load not compared group=%s reason=%s", group, error)
         return
-    record_count = sum(context.loads.record_count(view) for view in views.values())
+    record_count = sum(context.loads.record_count(view) for view in views if view is not None)
     if gain is None or not gain.is_worth(record_count):
         return
     if context.load_turns.ask(group, beat.generation_id, context.clock()):

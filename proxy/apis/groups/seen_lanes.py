@@ -11,11 +11,14 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.assignor.protocol import read_assignment, split_names
+from keylane.assignor.marks import read_shown
+from keylane.assignor.protocol import read_assignment
 from keylane.errors import FrameInvalid
+from keylane.proxy.apis.groups.mixed_groups import direct_of, known_topics
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import CONSUMER, STABLE, GroupState
 from keylane.proxy.groups.assignors import is_replaced
+from keylane.proxy.groups.direct_members import are_lanes, expand
 from keylane.proxy.groups.group_plans import Joined, JoinedMember, LanesBefore
 
 UNKNOWN_GENERATION: Final = 0
@@ -31,23 +34,35 @@ def note_lanes(
         return None
     if found.protocol_type != CONSUMER or not is_replaced(found.protocol_name, rule):
         return None
+    registry = context.registry
+    physical = cache(registry.physical_name)
+    shown = {str(one.member_id): read_shown(one.member_metadata, physical) for one in found.members}
+    try:
+        given = {
+            str(one.member_id): read_assignment(bytes(one.member_assignment)).lanes
+            for one in found.members
+        }
+    except FrameInvalid:
+        return None  # its client may be able to read it
+    names = {name for one in shown.values() for name in one.names}
+    topics = known_topics(names, context)
+    direct = direct_of(shown, context)
+    if are_lanes((given[member_id] for member_id in direct), topics):
+        direct = frozenset()  # they joined through a version without the mark
     members, lanes = [], {}
-    physical = cache(context.registry.physical_name)
     for one in found.members:
-        metadata = bytes(one.member_metadata)
-        _, shown = split_names(metadata, physical)
+        member_id = str(one.member_id)
+        changed = shown[member_id].changed
         member = JoinedMember(
-            member_id=str(one.member_id),
+            member_id=member_id,
             instance_id=one.group_instance_id,
-            metadata=metadata if shown is None else shown,
+            metadata=bytes(one.member_metadata) if changed is None else changed,
+            is_direct=member_id in direct,
         )
         members.append(member)
-        try:
-            assigned = read_assignment(bytes(one.member_assignment)).lanes
-        except FrameInvalid:
-            return None  # its client may be able to read it
+        assigned = expand(given[member_id], topics) if member.is_direct else given[member_id]
         lanes[member.identity] = tuple(
-            lane for lane in assigned if context.registry.rule_of(lane[0]) is not None
+            lane for lane in assigned if registry.rule_of(lane[0]) is not None
         )
     if not any(lanes.values()):
         return None

@@ -9,6 +9,7 @@ the group. A group rule with `streams_mixed: allow` lets it in. Streams keeps it
 rule: its assignments carry more than partitions.
 The refusal has the reason in place of the protocol type, which Java's consumer logs as an error
 before it raises InconsistentGroupProtocolException. Versions below 5 have no such field.
+A member whose leader is at a broker's own address is refused as well: its tasks are of partitions.
 Everything else passes as bytes.
 Not done: a check of the partitioners of plain topics, which Streams believes in as well.
 
@@ -30,6 +31,8 @@ from keylane.assignor.protocol import read_assignment
 from keylane.assignor.streams import Subtopology, read_subtopologies
 from keylane.config.topic_rules import LEGAL_TOPIC
 from keylane.errors import FrameInvalid
+from keylane.proxy.apis.groups.follower_sync import is_led_directly
+from keylane.proxy.apis.groups.mixed_groups import log_streams
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.leaving import leave_group
 from keylane.proxy.apis.shared.member_ids import note_syncing
@@ -153,6 +156,8 @@ async def handle_streams_sync(request: Request, context: Context, asked: Streams
             "SyncGroup not read: relayed session_id=%s reason=%s", context.session_id, error
         )
         return (frame,)
+    if given and await is_led_directly(request, context):
+        return _refuse_direct(request, asked, context)
     mix = await _find_mix(asked.group, (given,), context)
     return (frame,) if mix is None else _refuse(request, asked, mix, context)
 
@@ -228,6 +233,15 @@ def find_mixes(reads: TopicsRead, placings: Mapping[str, Placing]) -> Iterator[M
         other = next((name for name in known if placings[name].kind != kind), None)
         if other is not None:
             yield Mix(subtopology, lanes, other, (placings[lanes], placings[other]))
+
+
+def _refuse_direct(request: Request, asked: StreamsSync, context: Context) -> Buffers:
+    """Refuse a member whose leader knows partitions, and no lanes; have it leave."""
+    sync = asked.sync
+    context.stats.joins_refused += 1
+    log_streams(asked.group, sync.member_id)
+    context.aside(partial(leave_group, asked.group, sync.member_id, sync.instance_id, context))
+    return request.answer_entity(refusal(request, ErrorCode.inconsistent_group_protocol))
 
 
 def _refuse(request: Request, asked: StreamsSync, mix: Mix, context: Context) -> Buffers:

@@ -8,8 +8,10 @@ cooperative protocol another member gets a lane only in the generation after its
 Owners that lose lanes rejoin by themselves, and the target is kept until all lanes have arrived,
 so that a change of load cannot make it go on without end.
 Every plan is checked for overlaps and gaps. A bad plan is dropped, and the client's assignment
-kept. The same holds for a generation whose members this process has not seen (it was started
-since), and for assignors that are left to their clients (see `join_group`).
+kept. The same holds for assignors that are left to their clients (see `join_group`). The leader of
+a generation whose members this process has not seen (it was started since) is asked to join again.
+While a group has members at brokers' own addresses, each partition is at one member, and a bad plan
+is refused; `follower_sync` has the groups that such a member leads.
 A topic whose switch `accept.range.fetch` is off is assigned in whole partitions. Members whose
 `allow.individual.commit` is off, by a switch or in their subscription, get whole partitions only.
 Members that report their rack (KIP-881) get lanes of partitions that are led there, if no more
@@ -25,24 +27,23 @@ Source: KIP-429 (cooperative), KIP-345 (static members), docs/decisions/012 and 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
 from kio.static.constants import EntityType
 
-from keylane.assignor.protocol import (
-    Subscription,
-    read_allow_key_share,
-    read_assignment,
-)
+from keylane.assignor.protocol import read_allow_key_share, read_assignment
 from keylane.errors import FrameInvalid, UpstreamLost
 from keylane.proxy.apis.commits.steps_back import note_given
+from keylane.proxy.apis.groups.follower_sync import look_follower_sync
 from keylane.proxy.apis.groups.lane_topics import lane_loads, lane_topic
+from keylane.proxy.apis.groups.mixed_groups import find_whole_topics
 from keylane.proxy.apis.groups.streams_sync import look_streams_sync
 from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.leaving import leave_group
 from keylane.proxy.apis.shared.member_ids import note_syncing, read_beat, read_leader
 from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
@@ -56,10 +57,10 @@ from keylane.proxy.groups.dealing import (
     merge,
     read_subscriptions,
 )
+from keylane.proxy.groups.direct_members import with_lanes
 from keylane.proxy.groups.group_plans import Joined, Planned
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import TopicRegistry
-from keylane.proxy.topics.view import View
 from keylane.wire.header import ApiKey
 
 log = logging.getLogger("keylane.assignor")
@@ -72,7 +73,9 @@ def look_sync_group(request: Request, context: Context) -> Handler | None:
     streams = look_streams_sync(request, context)
     if streams is not None:
         return streams
-    return handle_sync_group if _is_dealt_here(request, context) else None
+    if _is_dealt_here(request, context):
+        return handle_sync_group
+    return look_follower_sync(request, context)
 
 
 def _is_dealt_here(request: Request, context: Context) -> bool:
@@ -81,11 +84,14 @@ def _is_dealt_here(request: Request, context: Context) -> bool:
         leader = read_leader(request)
     except FrameInvalid:
         return False  # the broker refuses it
-    if leader is None or context.config.has_client_assignor(leader.group):
+    if leader is None:
         return False
-    newest = context.generations.newest(leader.group)
+    generations = context.generations
+    if context.config.has_client_assignor(leader.group) and not generations.is_mixed(leader.group):
+        return False
+    newest = generations.newest(leader.group)
     if newest is None:
-        return not context.generations.rounds.knows(leader.group)
+        return not generations.rounds.knows(leader.group)
     return newest <= leader.generation_id
 
 
@@ -109,34 +115,42 @@ async def handle_sync_group(request: Request, context: Context) -> Buffers:
     """Replace a leader's assignments of lanes; send; pass the answer on."""
     note_syncing(request, context)
     wanted = request.decode()
-    changed = None
-    if wanted.assignments:
-        assignments = await _plan(request, wanted, context)
-        if assignments is not None:
-            changed = replace(wanted, assignments=assignments)
-    return note_given(request, await forward(request, context, changed), context)
-
-
-async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, ...] | None:
-    """Return the assignments to send; None: the client's own."""
+    if not wanted.assignments:
+        return note_given(request, await forward(request, context), context)
     group, generation_id = str(wanted.group_id), int(wanted.generation_id)
     joined = context.generations.joined(group, generation_id)
     if joined is None or joined.leader_id != wanted.member_id:
         if await context.in_thread(_names_lanes, wanted, context.registry):
             context.stats.assignments_unplanned += 1
-            _warn(context, group, generation_id, "its members are not known here")
-        return None
+            if _warn(context, group, generation_id, "its members are not known here"):
+                return request.answer_entity(refusal(request, ErrorCode.rebalance_in_progress))
+        return note_given(request, await forward(request, context), context)
+    assignments = await _plan(request, wanted, joined, context)
+    if assignments is None and joined.is_mixed:
+        # The client's plan has lanes, and direct members would take them for partitions.
+        context.stats.joins_refused += 1
+        instance_id = getattr(wanted, "group_instance_id", None)
+        leave = partial(leave_group, group, str(wanted.member_id), instance_id, context)
+        context.aside(leave)
+        return request.answer_entity(refusal(request, ErrorCode.inconsistent_group_protocol))
+    changed = None if assignments is None else replace(wanted, assignments=assignments)
+    return note_given(request, await forward(request, context, changed), context)
+
+
+async def _plan(
+    request: Request, wanted: Any, joined: Joined, context: Context
+) -> tuple[Any, ...] | None:
+    """Return the assignments to send; None: the client's own."""
+    group, generation_id = str(wanted.group_id), joined.generation_id
     started_s = context.clock()
     try:
-        subscriptions = await context.in_thread(read_subscriptions, joined.members)
-        views = await find_lane_views(subscriptions, context)
-        if not views:
+        deal = await make_deal(group, joined, context)
+        if not deal.topics:
             return None
-        plain = _joined_plain_topic(group, joined, subscriptions, views, context)
+        plain = _joined_plain_topic(group, deal, context)
         if plain is not None:
             _warn(context, group, generation_id, f"its lanes may be joined with the topic {plain}")
             return None
-        deal = make_deal(group, joined, subscriptions, views, context)
         planned = await context.in_thread(deal_out, deal)
         merged = await context.in_thread(merge, wanted.assignments, deal, planned)
     except (FrameInvalid, UpstreamLost) as error:
@@ -160,21 +174,20 @@ async def _plan(request: Request, wanted: Any, context: Context) -> tuple[Any, .
     )
 
 
-def _joined_plain_topic(
-    group: str,
-    joined: Joined,
-    subscriptions: Iterable[Subscription],
-    views: Mapping[str, View],
-    context: Context,
-) -> str | None:
+def _joined_plain_topic(group: str, deal: Deal, context: Context) -> str | None:
     """Return a plain topic that has the keys of lanes by Kafka's partitioner under equal numbers.
 
     `range` gives a member equal numbers of both, and applications join by that. None: none has.
     """
-    if not keeps_topics_together(joined.protocol_name, context.config.group_rule(group)):
+    if not keeps_topics_together(deal.joined.protocol_name, context.config.group_rule(group)):
         return None
-    counts = {view.layout.index_count for view in views.values() if view.layout.hash == "murmur2"}
-    names = {name for one in subscriptions for name in one.topics} - views.keys()
+    views = {topic.name: context.registry.view(topic.name) for topic in deal.topics}
+    counts = {
+        view.layout.index_count
+        for view in views.values()
+        if view is not None and view.layout.hash == "murmur2"
+    }
+    names = {name for one in deal.subscriptions for name in one.topics} - views.keys()
     found = (name for name in sorted(names) if context.registry.count_of(name) in counts)
     return next(found, None) if counts else None
 
@@ -190,32 +203,27 @@ def _names_lanes(wanted: Any, registry: TopicRegistry) -> bool:
     return any(registry.rule_of(name) is not None for name in names)
 
 
-async def find_lane_views(
-    subscriptions: Iterable[Subscription], context: Context
-) -> dict[str, View]:
-    """Return lane topics that a member subscribes to, by name. Raises: UpstreamLost."""
-    names = sorted({name for one in subscriptions for name in one.topics})
-    found = {name: await context.find_view(name) for name in names}
-    return {name: view for name, view in found.items() if view is not None}
-
-
-def make_deal(
-    group: str,
-    joined: Joined,
-    subscriptions: Sequence[Subscription],
-    views: Mapping[str, View],
-    context: Context,
-) -> Deal:
-    """Put together the input of a plan."""
+async def make_deal(group: str, joined: Joined, context: Context) -> Deal:
+    """Put together the input of a plan. Raises: FrameInvalid, UpstreamLost."""
+    said = await context.in_thread(read_subscriptions, joined.members)
+    areas = [one.is_direct for one in joined.members]
+    whole, views = await find_whole_topics(zip(said, areas, strict=True), context)
+    subscriptions = [
+        with_lanes(one, whole) if is_direct else one
+        for one, is_direct in zip(said, areas, strict=True)
+    ]
     rule = context.config.group_rule(group)
     is_together = keeps_topics_together(joined.protocol_name, rule)
+    topics = [
+        lane_topic(name, view, context, is_co_partitioned=is_together)
+        for name, view in views.items()
+    ]
+    if joined.is_mixed:
+        topics = [replace(topic, is_split=False) for topic in topics]
     return Deal(
         joined=joined,
         subscriptions=subscriptions,
-        topics=tuple(
-            lane_topic(name, view, context, is_co_partitioned=is_together)
-            for name, view in views.items()
-        ),
+        topics=tuple(topics),
         loads=lane_loads(views, context),
         previous=context.generations.planned(group),
         held=context.generations.held(group),
@@ -225,6 +233,7 @@ def make_deal(
             if not context.switches.allows_individual_commit(client_of(one))
             or not read_allow_key_share(said.user_data)
         ),
+        whole=whole if joined.is_mixed else {},
     )
 
 
@@ -243,9 +252,11 @@ def _log(context: Context, group: str, deal: Deal, planned: Planned, took_s: flo
     )  # fmt: skip
 
 
-def _warn(context: Context, group: str, generation_id: int, reason: str) -> None:
-    if context.generations.warn_once(group):
+def _warn(context: Context, group: str, generation_id: int, reason: str) -> bool:
+    is_first = context.generations.warn_once(group)
+    if is_first:
         log.warning(
             "plan not made: the client's assignment is kept group=%s generation_id=%d reason=%s",
             group, generation_id, reason,
         )  # fmt: skip
+    return is_first

@@ -14,8 +14,7 @@ from keylane.assignor.protocol import (
     hidden_names,
     read_names,
     read_subscription,
-    shown_names,
-    take_hidden_names,
+    split_names,
 )
 from tests.transcript.consumer_protocol import subscription
 
@@ -53,8 +52,8 @@ def test_what_is_added_is_taken_away_and_nothing_else_is_touched(
         assert not hidden
         return
     assert added == subscription(*said, *hidden, version=version, user_data=user_data) + later
-    assert take_hidden_names(added, physical_name) == metadata
-    assert shown_names(added, physical_name) == frozenset(said)
+    assert split_names(added, physical_name)[1] == metadata
+    assert split_names(added, physical_name)[0] == frozenset(said)
     assert set(read_subscription(added).topics) == set(said) | {physical_name(n) for n in hidden}
 
 
@@ -75,7 +74,7 @@ def test_each_topic_behind_lane_names_once(said, hidden) -> None:
 @pytest.mark.parametrize("said", [["orders"], ["orders", "orders.lanes-4"], ["shop", "orders"]])
 def test_what_keylane_did_not_add_stays(said) -> None:
     """Of members that are connected with a broker directly, or joined before an upgrade."""
-    assert take_hidden_names(subscription(*said), physical_name) is None
+    assert split_names(subscription(*said), physical_name)[1] is None
 
 
 @pytest.mark.parametrize(
@@ -94,6 +93,6 @@ def test_what_keylane_did_not_add_stays(said) -> None:
 def test_other_bytes_pass_as_they_are(metadata) -> None:
     """Of assignors with a format of their own, or hostile: no names, nothing added or taken."""
     assert read_names(metadata) is None
-    assert shown_names(metadata, physical_name) == frozenset()
+    assert split_names(metadata, physical_name)[0] == frozenset()
     assert add_hidden_names(metadata, physical_name) is None
-    assert take_hidden_names(metadata, physical_name) is None
+    assert split_names(metadata, physical_name)[1] is None

@@ -67,6 +67,15 @@ def test_a_refusal_stands_below_the_group() -> None:
     assert lines[1:3] == ["refused: subtopology 0 reads a and b", ""]
 
 
+def test_members_that_bypass_keylane_stand_below_the_group() -> None:
+    """By the names of the table; a node of an older version does not say."""
+    member = MEMBER | {"bypasses_keylane": True, "instance_id": "worker-9"}
+
+    lines = render(REPORT | {"members": [MEMBER, member | {"member_id": "d"}]}).splitlines()
+
+    assert lines[1] == "partitions stay whole: these members bypass keylane: worker-9"
+
+
 def test_an_estimate_is_marked() -> None:
     """A tilde stands before a lag that is no exact count, and before a sum with one in it."""
     report = REPORT | {"lanes": [LANE | {"lag_is_exact": False}]}

@@ -33,6 +33,8 @@ def described(*members: tuple[str, list[tuple[str, int]]]) -> Any:
                 member_id=member_id,
                 client_id=f"client-{member_id}",
                 client_host="/10.0.0.7",
+                member_metadata=b"",
+                group_instance_id=None,
                 member_assignment=write_assignment(lanes, version=0),
             )
             for member_id, lanes in members
