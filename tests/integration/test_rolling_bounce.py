@@ -78,8 +78,8 @@ def test_a_rolling_bounce_to_lanes_and_back(
     kafka, keylane, topic, library, assignor, lane_name
 ) -> None:
     """No record is lost and no key at two members; on the way to lanes each record comes once."""
-    name = topic("bills" if lane_name else "orders", partitions=PARTITIONS)
-    proxy = keylane("orders*=16")
+    name = topic("bills" if lane_name else "bounced", partitions=PARTITIONS)
+    proxy = keylane("bounced*=16")
     there = {"bootstrap": proxy.bootstrap, "topic": name + lane_name}
     codecs = ["none"] if library == "kafka-python" else CODECS  # it reads no others by itself
     with Group(kafka, name, f"g-{name}", assignor=assignor) as group:
@@ -101,8 +101,8 @@ def test_a_rolling_bounce_to_lanes_and_back(
 @pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
 def test_java_members_bounce_to_lanes_and_back(java, kafka, keylane, topic, assignor) -> None:
     """Kafka's own assignors deal out partitions among members of both sides."""
-    name = topic("orders", partitions=PARTITIONS)
-    proxy = keylane("orders*=16")
+    name = topic("bounced", partitions=PARTITIONS)
+    proxy = keylane("bounced*=16")
     with Group(kafka, name, f"g-{name}", assignor=f"{JAVA}{assignor}") as group:
         group.add("java", 3)
         group.wait_for_members(PARTITIONS)
