@@ -61,6 +61,10 @@ class ShownMember(NamedTuple):
     is_marked: bool
     """Its member is behind keylane, and subscribes to lanes."""
 
+    def sent(self, metadata: Buffer) -> bytes:
+        """Return the subscription as the member sent it; metadata: as the broker has it."""
+        return bytes(metadata) if self.changed is None else self.changed
+
 
 CountsOf = Callable[[str], LaneCounts | None]
 """None: the topic has no lanes."""

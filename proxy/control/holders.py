@@ -13,9 +13,10 @@ from keylane.assignor.marks import read_shown
 from keylane.assignor.model import Lane
 from keylane.assignor.protocol import read_assignment
 from keylane.errors import FrameInvalid
-from keylane.proxy.groups.direct_members import WholeTopic, are_lanes, expand, find_direct
+from keylane.proxy.groups.direct_members import are_lanes, expand
 from keylane.proxy.groups.group_plans import LanesBefore, identity_of
 from keylane.proxy.topics.registry import TopicRegistry
+from keylane.proxy.topics.whole_topics import direct_of, known_topics
 
 CONSUMER: Final = "consumer"
 
@@ -37,14 +38,9 @@ def read_holding(described: Any, held: LanesBefore, registry: TopicRegistry) -> 
     shown = {
         str(one.member_id): read_shown(one.member_metadata, physical) for one in described.members
     }
-    direct = find_direct(shown, lambda name: registry.rule_of(name) is not None, physical)
+    direct = direct_of(shown, registry)
     given = {str(one.member_id): _read_lanes(one) for one in described.members}
-    topics: dict[str, WholeTopic] = {}
-    for name in sorted({name for one in shown.values() for name in one.names}):
-        view = None if registry.is_refused(name) else registry.view(name)
-        if view is not None:
-            counts = view.layout.partition_count, view.layout.lane_count
-            topics[view.topic] = WholeTopic(view.topic, view.name, *counts)
+    topics = known_topics({name for one in shown.values() for name in one.names}, registry)
     # Lanes of members without a mark are of a version before it.
     if not direct or are_lanes((given[member_id] for member_id in direct), topics):
         return GroupHolding(

@@ -44,6 +44,9 @@ from keylane.proxy.groups.group_plans import identity_of
 
 MOVES_KEPT: Final = 100
 """Moves of one group that are shown."""
+PASSED_MAX: Final = 10_000
+"""Joins that are remembered until the next listing. A join that is forgotten counts as one that
+bypasses keylane until then: its lanes wait, and none has two owners."""
 GRACE_S: Final = 2.0
 """Beyond a heartbeat interval, after which a member that the broker has ended has learnt it."""
 LOAD: Final = "load"
@@ -64,6 +67,8 @@ class ConsumerGroup:
         """The highest epoch that any member was answered."""
         self.turn = 0
         """Counts heartbeats that the broker has taken."""
+        self._begun_turn = 0
+        """Turn of the first join, if the group was made anew."""
         self.reasons: set[str] = set()
         """Changes since the last plan."""
         self.foreign: dict[str, Parts] = {}
@@ -81,6 +86,7 @@ class ConsumerGroup:
         self.is_doubtful = False
         """The broker wants a partition back, and its receiver may be a member that is not known."""
         self.foreign_logged = 0
+        """Number of foreign members with partitions that was logged last."""
         self.unwritten: dict[str, GroupMember | None] = {}
         """Members whose lanes in hand are not those of the journal; None: it has ended."""
         self._holders: dict[Lane, set[str]] = {}
@@ -112,6 +118,8 @@ class ConsumerGroup:
 
     def take(self, identity: str, word: Word) -> GroupMember:
         """Take a member's word that the broker has taken, in any order of the answers."""
+        if word.is_join and word.epoch < word.group_epoch:
+            self._begin_epochs()
         member = self.members.get(identity)
         if member is None:
             member = self.members[identity] = GroupMember(
@@ -149,6 +157,11 @@ class ConsumerGroup:
             if self.foreign:
                 self.reasons.add("bypass")
         return member
+
+    def _begin_epochs(self) -> None:
+        """A group that was deleted, or has expired, was made anew, with epochs from 1 on."""
+        self.epoch = self.listed_epoch = self.topics_epoch = -1
+        self._begun_turn = self.turn + 1
 
     def _take_subscription(self, member: GroupMember, word: Word) -> None:
         if word.subscribed is not None:
@@ -193,6 +206,8 @@ class ConsumerGroup:
     def begin_join(self, member_id: str) -> None:
         """Note that a member's heartbeat is passed on, which may make it a member."""
         self._joining[member_id] += 1
+        if len(self._passed) >= PASSED_MAX:
+            self._passed &= self._joining.keys()
         self._passed.add(member_id)
 
     def end_join(self, member_id: str) -> None:
@@ -220,7 +235,8 @@ class ConsumerGroup:
         found = {one.identity: one for one in listed}
         missing = [name for name in self.members if name not in found]
         gone = [name for name in missing if self.members[name].seen <= turn]
-        self.listed_epoch = epoch if gone == missing else -1
+        is_whole = gone == missing and turn >= self._begun_turn
+        self.listed_epoch = epoch if is_whole else -1
         self.is_doubtful = False
         for identity in gone:
             self.end(identity)

@@ -68,6 +68,8 @@ class Word:
     member_id: str
     epoch: int
     """The epoch that the broker answered."""
+    group_epoch: int = -1
+    """The group's newest epoch that was known when the heartbeat was sent."""
     instance_id: str | None = None
     is_join: bool = False
     is_full: bool = False

@@ -120,6 +120,7 @@ class TopicRegistry:
         self.views = self._views.by_name
         """Views in use by name; not to be changed."""
         self.grown: dict[str, int] = {}
+        self._lane_topics: tuple[str, ...] | None = None
         self.own_topic_ids: set[bytes] = set()
         """Topics of keylane itself."""
         self._own = LaneMeanings(node_rules(rules, plans), lane_name_pattern or "")
@@ -132,6 +133,7 @@ class TopicRegistry:
         Views on names that nodes do not agree on are dropped; once they agree, they are made anew.
         """
         self.disputes.update(number, others)
+        self._lane_topics = None
         for name in self.disputes.among(self.views):
             self._views.drop(name)
 
@@ -224,6 +226,7 @@ class TopicRegistry:
             name=name, topic_id=topic_id, partition_count=partition_count
         )
         self._names[topic_id] = name
+        self._lane_topics = None
         if name in OWN_TOPICS:
             self.own_topic_ids.add(topic_id.bytes)
         self._keep_published(self.topics[name])
@@ -241,6 +244,7 @@ class TopicRegistry:
         self._views.drop_topic(name)
         topic = self.topics.pop(name, None)
         if topic is not None:
+            self._lane_topics = None
             self._names.pop(topic.topic_id, None)
             self.own_topic_ids.discard(topic.topic_id.bytes)
 
@@ -292,9 +296,12 @@ class TopicRegistry:
         topic = self.topics.get(name)
         return topic.topic_id if topic is not None else None
 
-    def lane_topics(self) -> list[str]:
+    def lane_topics(self) -> tuple[str, ...]:
         """Return known topics that are seen as lanes under their own name."""
-        return [name for name in self.topics if self.rule_of(name) is not None]
+        if self._lane_topics is None:
+            found = (name for name in self.topics if self.rule_of(name) is not None)
+            self._lane_topics = tuple(found)
+        return self._lane_topics
 
     def _keep_published(self, topic: PhysicalTopic) -> None:
         count = self._published_pins.get(str(topic.topic_id), 0)

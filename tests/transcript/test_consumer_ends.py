@@ -76,6 +76,31 @@ async def test_a_member_that_is_not_listed_has_ended() -> None:
     assert held(context) == {"b": {*ALL}}
 
 
+async def test_a_group_that_was_deleted_and_made_anew() -> None:
+    """Epochs begin with 1 again; b gets the lanes of c, which ends at an epoch below the old ones.
+
+    Kafka forgets an empty group also by itself, when its offsets expire.
+    """
+    context = FakeContext()
+    await start(context)
+    takes(context, 57, member_id="a")
+    described(context, "a")
+    await beat(context, partial("a", 1))
+    takes(context, 1, member_id="c", assigned=lanes(0, 1))
+    described(context, "c")
+    anew = await beat(context, full("c", 0))
+    takes(context, 2, member_id="b", assigned=NOTHING)
+    described(context, "b", "c")
+    await beat(context, full("b", 0))
+    takes(context, 3, member_id="b")
+    described(context, "b")
+
+    answer = await beat(context, partial("b", 2))
+
+    assert given(anew) == list(ALL)
+    assert given(answer) == list(ALL) and held(context) == {"b": {*ALL}}
+
+
 async def test_a_member_that_joins_while_the_group_is_described() -> None:
     """The description is older than its join: it keeps its lanes, and is asked for once more."""
     context = FakeContext()
@@ -343,15 +368,17 @@ async def test_members_that_bypass_keylane(caplog) -> None:
     not_there(context)
     takes(context, 2, member_id="a", assigned=lanes(0))
     described(context, "a", "direct", parts={"a": lanes(0), "direct": lanes(1)})
-    with caplog.at_level(logging.WARNING, "keylane.groups"):
+    with caplog.at_level(logging.INFO, "keylane.groups"):
         joined = await beat(context, full("a", 0))
-    takes(context, 3, member_id="a", assigned=lanes(0, 1))
-    described(context, "a", parts={"a": lanes(0, 1)})
+        during = caplog.text
+        takes(context, 3, member_id="a", assigned=lanes(0, 1))
+        described(context, "a", parts={"a": lanes(0, 1)})
 
-    answer = await beat(context, partial("a", 2, lanes(*EVEN)))
+        answer = await beat(context, partial("a", 2, lanes(*EVEN)))
 
-    assert given(joined) == EVEN and "members bypass keylane" in caplog.text
+    assert given(joined) == EVEN and "members bypass keylane" in during
     assert given(answer) == list(ALL)
+    assert "no member bypasses keylane" in caplog.text and context.stats.members_bypassing == 1
 
 
 async def test_a_member_of_plain_topics_at_a_brokers_own_address() -> None:

@@ -46,7 +46,7 @@ class HeldLanes(NamedTuple):
 
 
 class HeldTable:
-    """HeldLanes lanes of all members, by group and identity, each group in the order of the log."""
+    """Held lanes of all members, by group and identity, each group in the order of the log."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, HeldLanes]] = {}

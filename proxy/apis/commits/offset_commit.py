@@ -102,7 +102,7 @@ async def handle_offset_commit(
         refuse_shared(entries, topics, touched, by_id=by_id)
         sent = SentPushes(group, context)
         pushed = await sent.prepare(touched)
-        answer = await _push(request, wanted, (views, entries), pushed, sent, context)
+        answer = await _push(request, wanted, views, entries, pushed, sent, context)
         for key in moved:
             context.groups.pushes.note_moved(key)
         codes = error_codes(answer)
@@ -121,7 +121,8 @@ async def handle_offset_commit(
 async def _push(
     request: Request,
     wanted: CommitRequest,
-    named: tuple[Sequence[View | None], Sequence[Entry]],
+    views: Sequence[View | None],
+    entries: Sequence[Entry],
     drafts: Sequence[Draft],
     sent: SentPushes,
     context: Context,
@@ -130,7 +131,7 @@ async def _push(
 
     A broker that has moved the member's epoch on meanwhile is asked once more.
     """
-    version, (views, entries) = request.api_version, named
+    version = request.api_version
     notes = {draft.place: sent.note_of(draft) for draft in drafts}
     by_id = version >= TOPIC_ID_FROM
     topics = pushed_topics(wanted.topics, views, notes, drafts, by_id=by_id)

@@ -13,6 +13,7 @@ from kio.schema.errors import ErrorCode
 
 from keylane.errors import KeylaneError
 from keylane.proxy.apis.groups.consumer_listing import list_members
+from keylane.proxy.apis.groups.mixed_groups import log_direct
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import ask_group_state
 from keylane.proxy.apis.shared.refusals import RefusalReason
@@ -24,7 +25,6 @@ MIXED: Final = (
     "keylane: the group has members of the classic protocol, and its topics have lanes; "
     "stop the classic members first, or give the new members another group id"
 )
-
 
 SMALL_GROUP: Final = 100
 MEMBER_S: Final = 0.001
@@ -121,12 +121,7 @@ async def unknown_code(name: str, member_id: str, context: Context) -> ErrorCode
 def _note_listing(name: str, group: ConsumerGroup, gone: list[str], context: Context) -> None:
     for identity in gone:
         log.info("member ended: its lanes are free group=%s member=%s", name, identity)
-    parts = sum(map(len, group.foreign.values()))
-    if parts and parts != group.foreign_logged:
-        log.warning(
-            "members bypass keylane: partitions stay whole group=%s members=%d "
-            "partitions=%d remedy=have all members of the group connect to keylane",
-            name, len(group.foreign), parts,
-        )  # fmt: skip
-    group.foreign_logged = parts
-    context.stats.members_bypassing += bool(parts)
+    direct_count = sum(map(bool, group.foreign.values()))
+    if direct_count != group.foreign_logged:
+        group.foreign_logged = direct_count
+        log_direct(name, direct_count, context)

@@ -61,6 +61,7 @@ from keylane.proxy.apis.groups.consumer_wish import (
     refuse_clash,
 )
 from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.lane_wishes import shows_lanes
 from keylane.proxy.apis.shared.refusals import RefusalReason, refusal
 from keylane.proxy.apis.shared.relay import forward, relay
 from keylane.proxy.apis.shared.request import Operation, Request
@@ -133,6 +134,7 @@ async def _serve(
     claimed = () if before is None else group.claim(before.identity)
     sent = upstream(request, wanted, {*owned, *claimed}, context.registry.physical_name)
     group.begin_join(member_id)
+    group_epoch = group.epoch
     try:
         answer = request.decode_answer(await forward(request, context, sent))
     finally:
@@ -152,6 +154,7 @@ async def _serve(
         member_id=str(answer.member_id or member_id),
         instance_id=instance_id,
         epoch=int(answer.member_epoch),
+        group_epoch=group_epoch,
         is_join=wanted.member_epoch == JOIN_EPOCH,
         is_full=is_full(wanted),
         subscribed=subscribed,
@@ -163,19 +166,20 @@ async def _serve(
         plain_parts=assigned[1],
         shares=context.switches.allows_individual_commit(client),
     )
-    return await _answer(request, wanted, answer, (identity, word), group, context)
+    return await _answer(request, answer, identity, word, group, context)
 
 
 async def _answer(
     request: Request,
-    wanted: Any,
     answer: Any,
-    said: tuple[str, Word],
+    identity: str,
+    word: Word,
     group: ConsumerGroup,
     context: Context,
 ) -> Buffers:
     """Take the word into the group, and answer with what comes of it."""
-    name, (identity, word) = str(wanted.group_id), said
+    wanted = request.decode()
+    name = str(wanted.group_id)
     member = group.take(identity, word)
     group.begin_grace(answer.heartbeat_interval.total_seconds())
     await look_at_members(name, group, context)
@@ -307,7 +311,7 @@ async def _leave_for(
 async def _relay_plain(request: Request, wanted: Any, context: Context) -> Buffers:
     """Relay; a topic that has lanes by now, and that the client does not name, is not given."""
     frame = await forward(request, context)
-    if not context.registry.lane_topics():
+    if not shows_lanes(context):
         return (frame,)
     answer = request.decode_answer(frame)
     if answer.error_code != ErrorCode.none or answer.assignment is None:

@@ -39,7 +39,7 @@ async def plan_lanes(name: str, group: ConsumerGroup, context: Context) -> None:
         epoch = group.epoch
         topics, _ = await _find_topics(name, group, context)
         group.set_topics(topics)
-        group.topics_epoch = max(group.topics_epoch, epoch)
+        group.topics_epoch = max(group.topics_epoch, min(epoch, group.epoch))
     rule = context.config.group_rule(name)
     load_s = context.config.load_rebalance_interval_s / LOAD_PARTS
     if rule is not None and not rule.rebalance_by_load:

@@ -58,7 +58,7 @@ async def read_subscription(
         pattern = before.pattern
     matched, compared = before.matched, before.compared
     if pattern and shows_lanes(context):
-        topics = tuple(context.registry.lane_topics())
+        topics = context.registry.lane_topics()
         if (pattern, topics) != (before.pattern, before.compared):
             if await context.group_error(group, Operation.READ):
                 return None  # the broker refuses it

@@ -33,10 +33,10 @@ from keylane.assignor.protocol import (
 )
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis.commits.steps_back import note_given
-from keylane.proxy.apis.groups.mixed_groups import direct_of, find_whole_topics, note_direct
+from keylane.proxy.apis.groups.mixed_groups import find_whole_topics, note_direct
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import STABLE, GroupState, ask_group_state
-from keylane.proxy.apis.shared.member_ids import note_syncing, read_beat, read_leader
+from keylane.proxy.apis.shared.member_ids import note_syncing, read_beat
 from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
@@ -51,8 +51,9 @@ from keylane.proxy.groups.direct_members import (
 )
 from keylane.proxy.groups.group_plans import Joined, JoinedMember, LanesBefore
 from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.topics.whole_topics import direct_of
 from keylane.wire.group_members import replace_bytes, splice
-from keylane.wire.group_syncs import find_given
+from keylane.wire.group_syncs import SyncRequest, find_given
 
 log = logging.getLogger("keylane.groups")
 
@@ -74,19 +75,13 @@ class _Generation:
     topics: WholeTopics
 
 
-def look_follower_sync(request: Request, context: Context) -> Handler | None:
+def look_follower_sync(sync: SyncRequest, context: Context) -> Handler | None:
     """Return whether to relay: the leader is behind keylane, or the group has no lanes."""
-    try:
-        beat = read_beat(request)
-        has_lanes = beat.group in context.group_names
-        if not has_lanes and context.generations.rounds.knows(beat.group):
-            return None
-        if read_leader(request) is not None:
-            return None
-    except FrameInvalid:
-        return None  # the broker refuses it
-    if context.group_names.is_led_here(beat.group, beat.generation_id):
-        return ask_again if _is_taken_for_direct(beat, context) else None
+    names, group = context.group_names, sync.group_id
+    if sync.assignments or (group not in names and context.generations.rounds.knows(group)):
+        return None
+    if names.is_led_here(group, sync.generation_id):
+        return ask_again if _is_taken_for_direct(sync, context) else None
     return handle_follower_sync
 
 
@@ -147,11 +142,11 @@ async def is_led_directly(request: Request, context: Context) -> bool:
     return not read_shown(members[leader], physical).is_marked
 
 
-def _is_taken_for_direct(beat: Beat, context: Context) -> bool:
+def _is_taken_for_direct(sync: SyncRequest, context: Context) -> bool:
     """Return whether a member of lanes has partitions in the plan of its generation."""
-    joined = context.generations.joined(beat.group, beat.generation_id)
+    joined = context.generations.joined(sync.group_id, sync.generation_id)
     for one in joined.members if joined is not None else ():
-        if one.is_direct and one.member_id == beat.member_id:
+        if one.is_direct and one.member_id == sync.member_id:
             names = read_names(one.metadata) or ()
             return any(context.registry.rule_of(name) is not None for name in names)
     return False
@@ -174,12 +169,11 @@ async def _read_generation(beat: Beat, found: GroupState, context: Context) -> _
     """Return the generation in lanes. Raises: UpstreamLost."""
     physical = cache(context.registry.physical_name)
     shown = {str(one.member_id): read_shown(one.member_metadata, physical) for one in found.members}
-    direct = direct_of(shown, context)
+    direct = direct_of(shown, context.registry)
     members, said = [], {}
     for one in found.members:
         member_id = str(one.member_id)
-        changed = shown[member_id].changed
-        metadata = bytes(one.member_metadata) if changed is None else changed
+        metadata = shown[member_id].sent(one.member_metadata)
         member = JoinedMember(
             member_id=member_id,
             instance_id=one.group_instance_id,

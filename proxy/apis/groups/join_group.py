@@ -38,7 +38,6 @@ from keylane.assignor.protocol import (
 )
 from keylane.errors import FrameInvalid, NotCoordinator
 from keylane.proxy.apis.groups.mixed_groups import (
-    direct_of,
     log_streams,
     mark_protocols,
     note_direct,
@@ -69,6 +68,7 @@ from keylane.proxy.groups.group_names import (
 from keylane.proxy.groups.group_plans import NOTHING_HELD, identity_of
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.topics.whole_topics import direct_of
 from keylane.wire.group_members import (
     JoinAnswer,
     JoinRequest,
@@ -260,7 +260,7 @@ async def _learn_members(asked: Asked, context: Context) -> tuple[bool, Collecti
             note_lanes(group, UNKNOWN_GENERATION, found, context)
         physical = cache(context.registry.physical_name)
         shown = {key: read_shown(data, physical) for key, data in members.items()}
-        direct = direct_of({**shown, "": ShownMember(asked.names, None, True)}, context)
+        direct = direct_of({**shown, "": ShownMember(asked.names, None, True)}, context.registry)
         said = {key: one.names for key, one in shown.items() if key not in direct}
         names.note_members(group, said)
         return True, members
@@ -349,7 +349,7 @@ def _judge_leader(
         for one in answer.members
         if (changed := shown[one.member_id].changed) is not None
     ]
-    direct = direct_of(shown, context)
+    direct = direct_of(shown, context.registry)
     refused = _note_names(asked.join.group_id, answer, shown, direct, context)
     is_mixed = bool(direct) and answer.protocol_name == STREAMS
     if is_mixed or answer.member_id in refused:

@@ -21,7 +21,7 @@ BUSY_TEXT: Final = "keylane: too many patterns are being compared, ask again"
 
 async def matched_lane_topics(pattern: str, context: Context) -> tuple[str, ...] | RefusalReason:
     """Return the lane topics of a pattern that the client may describe, or why they are unknown."""
-    topics = tuple(context.registry.lane_topics())
+    topics = context.registry.lane_topics()
     if not topics:
         return ()
     try:

@@ -6,34 +6,29 @@ Source: docs/decisions/047.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 
-from keylane.assignor.marks import LaneCounts, ShownMember, mark
+from keylane.assignor.marks import LaneCounts, mark
 from keylane.assignor.protocol import Subscription, add_hidden_names, read_subscription
 from keylane.errors import ConfigInvalid, FrameInvalid, UpstreamLost
 from keylane.proxy.apis.shared.context import Context
-from keylane.proxy.groups.direct_members import WholeTopic, WholeTopics, find_direct
+from keylane.proxy.groups.direct_members import WholeTopics
 from keylane.proxy.topics.view import View
+from keylane.proxy.topics.whole_topics import whole_topics
 from keylane.wire.group_members import JoinRequest
 
 log = logging.getLogger("keylane.groups")
 
 
-def direct_of(members: Mapping[str, ShownMember], context: Context) -> frozenset[str]:
-    """Return the members that take partitions of topics with lanes."""
-    if all(one.is_marked for one in members.values()):
-        return frozenset()
-    registry = context.registry
-    return find_direct(
-        members, lambda name: registry.rule_of(name) is not None, cache(registry.physical_name)
-    )
-
-
 def note_direct(group: str, count: int, context: Context) -> None:
     """Note the direct members of a generation: in the log where their number has changed."""
-    if not context.group_names.note_direct(group, count):
-        return
+    if context.group_names.note_direct(group, count):
+        log_direct(group, count, context)
+
+
+def log_direct(group: str, count: int, context: Context) -> None:
+    """Log how many members of a group bypass keylane from now on."""
     if count:
         context.stats.members_bypassing += 1
         log.warning(
@@ -104,20 +99,3 @@ async def find_whole_topics(
             views[name] = view
             whole |= whole_topics([view])
     return whole, views
-
-
-def whole_topics(views: Iterable[View]) -> WholeTopics:
-    """Return topics with lanes, by the broker's name."""
-    return {
-        view.topic: WholeTopic(
-            view.topic, view.name, view.layout.partition_count, view.layout.lane_count
-        )
-        for view in views
-    }
-
-
-def known_topics(names: Iterable[str], context: Context) -> WholeTopics:
-    """Return topics with lanes, as far as they are known here."""
-    registry = context.registry
-    views = (registry.view(name) for name in sorted(names) if not registry.is_refused(name))
-    return whole_topics(view for view in views if view is not None)

@@ -9,7 +9,7 @@ from keylane.assignor.marks import ShownMember
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.groups.assignors import is_foreign, is_replaced
 from keylane.proxy.groups.group_plans import Joined, JoinedMember
-from keylane.wire.group_members import JoinAnswer, MemberEntry
+from keylane.wire.group_members import JoinAnswer
 
 log = logging.getLogger("keylane.groups")
 
@@ -41,7 +41,7 @@ def note_planned(
         JoinedMember(
             member_id=one.member_id,
             instance_id=one.instance_id,
-            metadata=_metadata_of(one, shown[one.member_id]),
+            metadata=shown[one.member_id].sent(one.metadata.data),
             is_direct=one.member_id in direct,
         )
         for one in answer.members
@@ -56,8 +56,3 @@ def note_planned(
             members=members,
         ),
     )
-
-
-def _metadata_of(entry: MemberEntry, shown: ShownMember) -> bytes:
-    """Return the subscription as the member has sent it."""
-    return bytes(entry.metadata.data) if shown.changed is None else shown.changed

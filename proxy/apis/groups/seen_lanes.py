@@ -14,12 +14,12 @@ from kio.schema.errors import ErrorCode
 from keylane.assignor.marks import read_shown
 from keylane.assignor.protocol import read_assignment
 from keylane.errors import FrameInvalid
-from keylane.proxy.apis.groups.mixed_groups import direct_of, known_topics
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import CONSUMER, STABLE, GroupState
 from keylane.proxy.groups.assignors import is_replaced
 from keylane.proxy.groups.direct_members import are_lanes, expand
 from keylane.proxy.groups.group_plans import Joined, JoinedMember, LanesBefore
+from keylane.proxy.topics.whole_topics import direct_of, known_topics
 
 UNKNOWN_GENERATION: Final = 0
 """Coordinators do not describe it, and begin with 1."""
@@ -45,18 +45,17 @@ def note_lanes(
     except FrameInvalid:
         return None  # its client may be able to read it
     names = {name for one in shown.values() for name in one.names}
-    topics = known_topics(names, context)
-    direct = direct_of(shown, context)
+    topics = known_topics(names, registry)
+    direct = direct_of(shown, registry)
     if are_lanes((given[member_id] for member_id in direct), topics):
         direct = frozenset()  # they joined through a version without the mark
     members, lanes = [], {}
     for one in found.members:
         member_id = str(one.member_id)
-        changed = shown[member_id].changed
         member = JoinedMember(
             member_id=member_id,
             instance_id=one.group_instance_id,
-            metadata=bytes(one.member_metadata) if changed is None else changed,
+            metadata=shown[member_id].sent(one.member_metadata),
             is_direct=member_id in direct,
         )
         members.append(member)

@@ -46,7 +46,6 @@ from keylane.wire.group_syncs import (
     PROTOCOL_VERSION,
     SyncRequest,
     read_sync_answer,
-    read_sync_request,
 )
 
 log = logging.getLogger("keylane.groups")
@@ -114,12 +113,8 @@ class StreamsSync:
         return self.sync.group_id
 
 
-def read_streams_sync(request: Request, context: Context) -> StreamsSync | None:
-    """Return the SyncGroup of a member of Streams; None: of another client, or not to be read."""
-    try:
-        sync = read_sync_request(request.body, request.api_version)
-    except FrameInvalid:
-        return None  # the broker refuses it
+def look_streams_sync(request: Request, sync: SyncRequest, context: Context) -> Handler | None:
+    """Return the handler of a member of Streams; None: it is none."""
     if request.api_version >= PROTOCOL_VERSION:
         is_streams = sync.protocol_name == STREAMS
     else:
@@ -127,13 +122,8 @@ def read_streams_sync(request: Request, context: Context) -> StreamsSync | None:
     if not is_streams:
         return None
     rule = context.config.group_rule(sync.group_id)
-    return StreamsSync(sync, is_judged=rule is None or rule.streams_mixed != ALLOW)
-
-
-def look_streams_sync(request: Request, context: Context) -> Handler | None:
-    """Return the handler of a member of Streams; None: it is none."""
-    asked = read_streams_sync(request, context)
-    return None if asked is None else partial(handle_streams_sync, asked=asked)
+    asked = StreamsSync(sync, is_judged=rule is None or rule.streams_mixed != ALLOW)
+    return partial(handle_streams_sync, asked=asked)
 
 
 async def handle_streams_sync(request: Request, context: Context, asked: StreamsSync) -> Buffers:

@@ -44,7 +44,7 @@ from keylane.proxy.apis.groups.mixed_groups import find_whole_topics
 from keylane.proxy.apis.groups.streams_sync import look_streams_sync
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.leaving import leave_group
-from keylane.proxy.apis.shared.member_ids import note_syncing, read_beat, read_leader
+from keylane.proxy.apis.shared.member_ids import note_syncing
 from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
@@ -61,6 +61,7 @@ from keylane.proxy.groups.direct_members import with_lanes
 from keylane.proxy.groups.group_plans import Joined, Planned
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.registry import TopicRegistry
+from keylane.wire.group_syncs import SyncRequest, read_sync_request
 from keylane.wire.header import ApiKey
 
 log = logging.getLogger("keylane.assignor")
@@ -68,40 +69,31 @@ log = logging.getLogger("keylane.assignor")
 
 def look_sync_group(request: Request, context: Context) -> Handler | None:
     """Return whether to relay: keylane has no part in the group's assignment."""
-    if is_left_out(request, context):
+    try:
+        sync = read_sync_request(request.body, request.api_version)
+    except FrameInvalid:
+        return None  # the broker refuses it
+    if context.group_names.is_refused(sync.group_id, sync.member_id):
         return refuse_left_out
-    streams = look_streams_sync(request, context)
+    streams = look_streams_sync(request, sync, context)
     if streams is not None:
         return streams
-    if _is_dealt_here(request, context):
+    if _is_dealt_here(sync, context):
         return handle_sync_group
-    return look_follower_sync(request, context)
+    return look_follower_sync(sync, context)
 
 
-def _is_dealt_here(request: Request, context: Context) -> bool:
+def _is_dealt_here(sync: SyncRequest, context: Context) -> bool:
     """Return whether a leader's plan has lanes that keylane deals out, or may have: not seen."""
-    try:
-        leader = read_leader(request)
-    except FrameInvalid:
-        return False  # the broker refuses it
-    if leader is None:
+    if not sync.assignments:
         return False
-    generations = context.generations
-    if context.config.has_client_assignor(leader.group) and not generations.is_mixed(leader.group):
+    generations, group = context.generations, sync.group_id
+    if context.config.has_client_assignor(group) and not generations.is_mixed(group):
         return False
-    newest = generations.newest(leader.group)
+    newest = generations.newest(group)
     if newest is None:
-        return not generations.rounds.knows(leader.group)
-    return newest <= leader.generation_id
-
-
-def is_left_out(request: Request, context: Context) -> bool:
-    """Return whether the member goes by other names of topics than its group."""
-    try:
-        member = read_beat(request)
-    except FrameInvalid:
-        return False  # the broker refuses it
-    return context.group_names.is_refused(member.group, member.member_id)
+        return not generations.rounds.knows(group)
+    return newest <= sync.generation_id
 
 
 async def refuse_left_out(request: Request, context: Context) -> Buffers:

@@ -5,29 +5,11 @@ Source: Kafka protocol guide, JoinGroup, SyncGroup; KIP-62, KIP-345.
 
 from __future__ import annotations
 
-from typing import Final
-
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.commits.refreshes import Beat
 from keylane.wire.primitives import Reader
-
-ASSIGNMENT_BYTES_MIN: Final = 2
-"""Of a member's id and its bytes."""
-
-
-def read_leader(request: Request) -> Beat | None:
-    """Return the leader that sends this SyncGroup; None: a follower, which brings no assignments.
-
-    Raises: FrameInvalid.
-    """
-    reader = Reader(request.body, flexible=request.is_flexible)
-    beat = _read_beat(reader, request.api_version)
-    if request.api_version >= 5:
-        reader.nullable_string()  # protocol type
-        reader.nullable_string()  # protocol name
-    return beat if reader.count(ASSIGNMENT_BYTES_MIN) else None
 
 
 def read_group(request: Request) -> str:
@@ -38,12 +20,8 @@ def read_group(request: Request) -> str:
 def read_beat(request: Request) -> Beat:
     """Return the member of a SyncGroup or Heartbeat. Raises: FrameInvalid."""
     reader = Reader(request.body, flexible=request.is_flexible)
-    return _read_beat(reader, request.api_version)
-
-
-def _read_beat(reader: Reader, version: int) -> Beat:
     group, generation_id, member_id = reader.string(), reader.int32(), reader.string()
-    instance_id = reader.nullable_string() if version >= 3 else None
+    instance_id = reader.nullable_string() if request.api_version >= 3 else None
     return Beat(group, generation_id, member_id, instance_id)
 
 

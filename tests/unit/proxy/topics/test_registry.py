@@ -216,7 +216,7 @@ def test_a_deleted_topic_is_forgotten() -> None:
 
     assert renamed is not None
     assert registry.view("orders") is None and registry.view_by_id(renamed.view_id) is None
-    assert registry.views == {} and registry.topics == {} and registry.lane_topics() == []
+    assert registry.views == {} and registry.topics == {} and registry.lane_topics() == ()
 
 
 @pytest.mark.parametrize("name", ["orders", "plain.lanes-4"])
@@ -254,7 +254,7 @@ def test_lane_topics_are_those_with_a_rule() -> None:
     for number, name in enumerate(("orders", "plain", "shop-b")):
         registry.learn(name, uuid.UUID(int=number + 1), 1)
 
-    assert registry.lane_topics() == ["orders", "shop-b"]
+    assert registry.lane_topics() == ("orders", "shop-b")
 
 
 PLANS = {"orders": LaneCuts.of([(5,), (9,)]), "shop.lanes-2": LaneCuts.of([(7,)])}
@@ -357,7 +357,7 @@ def test_a_topic_that_is_plain_here_and_lanes_elsewhere_does_not_pass_for_plain(
     registry.update_nodes(1, others(orders(16)))
 
     assert not registry.is_plain_id(ID) and registry.rule_of("orders") == ("orders", 16)
-    assert registry.lane_topics() == ["orders"]
+    assert registry.lane_topics() == ("orders",)
     with pytest.raises(ConfigInvalid, match="a plain topic at this node"):
         registry.view("orders")
     registry.learn("orders", ID, 3)
@@ -366,6 +366,22 @@ def test_a_topic_that_is_plain_here_and_lanes_elsewhere_does_not_pass_for_plain(
     registry.update_nodes(1, {})
 
     assert registry.is_plain_id(ID) and registry.view("orders") is None
+
+
+def test_lane_topics_follow_topics_and_nodes() -> None:
+    """They are found once, and anew after each change."""
+    registry = make(orders())
+    shown = [registry.lane_topics()]
+    registry.learn("orders", ID, 2)
+    shown.append(registry.lane_topics())
+    registry.learn("shop", uuid.UUID(int=9), 1)
+    shown.append(registry.lane_topics())
+    registry.update_nodes(1, others(orders(), orders(2, "shop")))
+    shown.append(registry.lane_topics())
+    registry.forget("orders")
+    shown.append(registry.lane_topics())
+
+    assert shown == [(), ("orders",), ("orders",), ("orders", "shop"), ("shop",)]
 
 
 def test_a_lane_name_that_only_other_nodes_know() -> None:
