@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from keylane.bounded import CostBoundedDict
+from keylane.bounded import BoundedDict, CostBoundedDict
 from keylane.proxy.groups.consumer_group import ConsumerGroup
 from keylane.proxy.groups.consumer_members import GroupMember
 
@@ -21,6 +21,8 @@ COST_MAX: Final = 128 * 1024**2
 LANE_COST: Final = 256
 MEMBER_COST: Final = 2_048
 """Roughly what CPython takes: a lane stands in what is held, given and planned."""
+PLAIN_MAX: Final = 100_000
+"""Members without lanes that are known, some 20 MB; one that is forgotten says all once more."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,8 @@ class ConsumerGroups:
         self._groups: CostBoundedDict[str, _Served] = CostBoundedDict(
             _Served, cost_max=cost_max, size_max=GROUPS_MAX
         )
+        self._plain: BoundedDict[tuple[str, str], bool] = BoundedDict(PLAIN_MAX)
+        """Group and id of members that have said all, and read no lanes."""
 
     def get(self, group: str, table: object) -> ConsumerGroup | None:
         """Return a group; None: it is unknown, or was begun before its journal was loaded anew.
@@ -77,6 +81,14 @@ class ConsumerGroups:
         """Return a member by its id."""
         found = self.find(group)
         return None if found is None else found.find(member_id)
+
+    def note_plain(self, group: str, member_id: str) -> None:
+        """Note a member that has said all, and reads no lanes."""
+        self._plain[group, member_id] = True
+
+    def is_plain(self, group: str, member_id: str) -> bool:
+        """Return whether a member is known to read no lanes."""
+        return self._plain.use((group, member_id)) is not None
 
     def names(self) -> list[str]:
         """Return the groups that are known."""

@@ -158,6 +158,7 @@ async def _pass(
     request = Request(read_request_header(memoryview(frame)[4:]), bytes(frame))
     context = FakeContext()
     _learn_topics(context, one)
+    _learn_member(context, one)
     context.expect(one.api_key, body, answer_body, version=one.version)
     context.world.answer_tags = answer_tags
 
@@ -191,6 +192,13 @@ def _learn_topics(context: FakeContext, one: Recorded) -> None:
         for group in getattr(said, "groups", (said,)):
             for topic in group.topics or ():
                 context.registry.learn(f"recorded-{topic.topic_id}", topic.topic_id, 3)
+
+
+def _learn_member(context: FakeContext, one: Recorded) -> None:
+    """A member that has joined before is known to read no lanes."""
+    if one.api_key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+        said = read_request(one.api_key, one.version, memoryview(one.body))
+        context.consumer_groups.note_plain(str(said.group_id), str(said.member_id))
 
 
 def _without_addresses(value: Any) -> Any:

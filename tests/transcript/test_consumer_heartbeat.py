@@ -77,6 +77,7 @@ def wish(*names: str, **fields: Any) -> dict[str, Any]:
 async def test_members_without_lanes_pass(version, values) -> None:
     """Byte for byte, and the answer too; a leave passes, whatever the member reads."""
     context = FakeContext()
+    context.consumer_groups.note_plain("g", "m")
     asked = make_request(HEARTBEAT, version, values)
     takes(context, 4, assigned={PLAIN: [0, 1]})
     context.world.steps[0].wants = bytes(asked.body)

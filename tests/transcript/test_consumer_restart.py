@@ -302,3 +302,59 @@ async def test_plain_partitions_over_a_restart() -> None:
     answer = await beat(context, asked)
 
     assert assigned(answer) == {ORDERS: list(ALL), PLAIN: [0, 2]}
+
+
+async def test_a_member_without_lanes_over_two_restarts() -> None:
+    """It joined in the grace after the first, and holds none yet: the journal does not have it.
+
+    A client that has not noticed the second one says nothing new: it is asked to say all.
+    """
+    context = FakeContext()
+    await start(context)
+    context = restarted(context)
+    described(context, "b")
+    takes(context, 3, member_id="b", assigned=lanes(0, 1))
+    described(context, "b")
+    joined = await beat(context, full("b", 0))
+    between = held(context)
+    context = restarted(context)
+    quiet = await beat(context, partial("b", 3))
+    described(context, "b")
+    takes(context, 3, member_id="b", assigned=lanes(0, 1))
+    described(context, "b")
+    await beat(context, full("b", 3))
+    context.world.now_s += GRACE_S + 0.01
+    takes(context, 3, member_id="b")
+
+    answer = await beat(context, partial("b", 3))
+
+    assert (given(joined), between) == ([], {})
+    check({"error_code": AGAIN, "member_epoch": 3}, quiet)
+    assert given(answer) == list(ALL)
+
+
+async def test_a_member_of_plain_topics_over_a_restart() -> None:
+    """It is asked once to say all, and passes from there on."""
+    context = FakeContext()
+    asked = await beat(context, partial("p", 3))
+    takes(context, 3, member_id="p")
+    full_again = await beat(context, full("p", 3, "plain"))
+    takes(context, 3, member_id="p")
+
+    answer = await beat(context, partial("p", 3))
+
+    assert [each["error_code"] for each in (asked, full_again, answer)] == [AGAIN, 0, 0]
+    assert context.consumer_groups.names() == []
+
+
+async def test_a_member_that_is_not_known_while_the_journal_is_away() -> None:
+    """It passes, and stays a member: what it reads is asked once the journal is there."""
+    context = FakeContext()
+    await start(context)
+    context = restarted(context)
+    context.groups.lose("g")
+    takes(context, 1, member_id="a")
+
+    answer = await beat(context, partial("a", 1))
+
+    assert (answer["error_code"], held(context)) == (0, {"a": {*ALL}})

@@ -50,6 +50,7 @@ from keylane.proxy.apis.groups.consumer_wire import (
     downstream,
     is_full,
     parts_of,
+    says_topics,
     upstream,
     without_parts,
 )
@@ -310,11 +311,18 @@ async def _leave_for(
 
 async def _relay_plain(request: Request, wanted: Any, context: Context) -> Buffers:
     """Relay; a topic that has lanes by now, and that the client does not name, is not given."""
-    frame = await forward(request, context)
     if not shows_lanes(context):
-        return (frame,)
+        return (await forward(request, context),)
+    if await _may_have_lanes(wanted, context):
+        return _refuse(request, wanted, RefusalReason(AGAIN))
+    frame = await forward(request, context)
     answer = request.decode_answer(frame)
-    if answer.error_code != ErrorCode.none or answer.assignment is None:
+    if answer.error_code != ErrorCode.none:
+        return (frame,)
+    if says_topics(wanted):
+        member_id = str(answer.member_id or wanted.member_id)
+        context.consumer_groups.note_plain(str(wanted.group_id), member_id)
+    if answer.assignment is None:
         return (frame,)
     registry, parts = context.registry, parts_of(answer.assignment.topic_partitions)
     hidden = frozenset(
@@ -325,6 +333,24 @@ async def _relay_plain(request: Request, wanted: Any, context: Context) -> Buffe
     if not is_full(wanted):
         return _refuse(request, wanted, RefusalReason(AGAIN))
     return request.answer_entity(without_parts(request, answer, hidden))
+
+
+async def _may_have_lanes(wanted: Any, context: Context) -> bool:
+    """Return whether a member that is not known here may be one of lanes: it does not say.
+
+    It may have joined before a restart and hold no lane yet. The journal does not have it then, and
+    a client that has not noticed the restart would be relayed, and never get a lane.
+    """
+    group, member_id = str(wanted.group_id), str(wanted.member_id)
+    if wanted.member_epoch < JOIN_EPOCH or says_topics(wanted):
+        return False
+    if context.consumer_groups.is_plain(group, member_id):
+        return False
+    try:
+        context.groups.held_table(group)
+    except KeylaneError:
+        return False  # it is asked once the journal is there; until then it stays a member
+    return not await context.group_error(group, Operation.READ)
 
 
 def _refuse(request: Request, wanted: Any, reason: RefusalReason) -> Buffers:

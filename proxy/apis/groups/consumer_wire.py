@@ -33,9 +33,13 @@ Kind = Literal[EntityType.request, EntityType.response]
 
 def is_full(wanted: Any) -> bool:
     """Return whether a heartbeat says everything, as after a failure."""
-    subscribes = wanted.subscribed_topic_names is not None or pattern_of(wanted) is not None
     says_time = wanted.rebalance_timeout.total_seconds() > 0
-    return subscribes and says_time and wanted.topic_partitions is not None
+    return says_topics(wanted) and says_time and wanted.topic_partitions is not None
+
+
+def says_topics(wanted: Any) -> bool:
+    """Return whether a heartbeat says what the member subscribes to."""
+    return wanted.subscribed_topic_names is not None or pattern_of(wanted) is not None
 
 
 def pattern_of(wanted: Any) -> str | None:
