@@ -29,7 +29,7 @@ from tests.transcript.lane_group import (
     topics_of,
 )
 
-AGAIN, UNKNOWN_MEMBER, NOT_COORDINATOR = 15, 25, 16
+AGAIN, UNKNOWN_MEMBER, NOT_COORDINATOR, INVALID, GROUP_DENIED = 15, 25, 16, 42, 30
 JOURNAL = "journal"
 
 
@@ -318,6 +318,7 @@ async def test_a_member_without_lanes_over_two_restarts() -> None:
     joined = await beat(context, full("b", 0))
     between = held(context)
     context = restarted(context)
+    takes(context, 3, member_id="b")
     quiet = await beat(context, partial("b", 3))
     described(context, "b")
     takes(context, 3, member_id="b", assigned=lanes(0, 1))
@@ -336,6 +337,7 @@ async def test_a_member_without_lanes_over_two_restarts() -> None:
 async def test_a_member_of_plain_topics_over_a_restart() -> None:
     """It is asked once to say all, and passes from there on."""
     context = FakeContext()
+    takes(context, 3, member_id="p")
     asked = await beat(context, partial("p", 3))
     takes(context, 3, member_id="p")
     full_again = await beat(context, full("p", 3, "plain"))
@@ -345,6 +347,17 @@ async def test_a_member_of_plain_topics_over_a_restart() -> None:
 
     assert [each["error_code"] for each in (asked, full_again, answer)] == [AGAIN, 0, 0]
     assert context.consumer_groups.names() == []
+
+
+@pytest.mark.parametrize("code", [UNKNOWN_MEMBER, INVALID, GROUP_DENIED])
+async def test_a_member_that_is_not_known_and_that_the_broker_refuses(code) -> None:
+    """It has the broker's answer: there is nothing to say again."""
+    context = FakeContext()
+    takes(context, 0, error_code=code, error_message="of the broker")
+
+    answer = await beat(context, partial("p", 3))
+
+    check({"error_code": code, "error_message": "of the broker"}, answer)
 
 
 async def test_a_member_that_is_not_known_while_the_journal_is_away() -> None:

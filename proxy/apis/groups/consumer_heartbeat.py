@@ -313,12 +313,12 @@ async def _relay_plain(request: Request, wanted: Any, context: Context) -> Buffe
     """Relay; a topic that has lanes by now, and that the client does not name, is not given."""
     if not shows_lanes(context):
         return (await forward(request, context),)
-    if await _may_have_lanes(wanted, context):
-        return _refuse(request, wanted, RefusalReason(AGAIN))
     frame = await forward(request, context)
     answer = request.decode_answer(frame)
     if answer.error_code != ErrorCode.none:
         return (frame,)
+    if _may_have_lanes(wanted, context):
+        return _refuse(request, wanted, RefusalReason(AGAIN))
     if says_topics(wanted):
         member_id = str(answer.member_id or wanted.member_id)
         context.consumer_groups.note_plain(str(wanted.group_id), member_id)
@@ -335,7 +335,7 @@ async def _relay_plain(request: Request, wanted: Any, context: Context) -> Buffe
     return request.answer_entity(without_parts(request, answer, hidden))
 
 
-async def _may_have_lanes(wanted: Any, context: Context) -> bool:
+def _may_have_lanes(wanted: Any, context: Context) -> bool:
     """Return whether a member that is not known here may be one of lanes: it does not say.
 
     It may have joined before a restart and hold no lane yet. The journal does not have it then, and
@@ -350,7 +350,7 @@ async def _may_have_lanes(wanted: Any, context: Context) -> bool:
         context.groups.held_table(group)
     except KeylaneError:
         return False  # it is asked once the journal is there; until then it stays a member
-    return not await context.group_error(group, Operation.READ)
+    return True
 
 
 def _refuse(request: Request, wanted: Any, reason: RefusalReason) -> Buffers:
