@@ -184,9 +184,13 @@ class UpstreamSource:
 
 
 def _diverging(field: bytes | None) -> EpochEnd | None:
-    """Read the tagged field. Raises: FrameInvalid."""
+    """Read the tagged field; an epoch below 0, the field's default, is none. Raises: FrameInvalid.
+
+    Source: FetchResponse.json; FetchResponse.divergingEpoch of Kafka's clients.
+    """
     if field is None:
         return None
     if len(field) < DIVERGING_EPOCH.size:
         raise FrameInvalid(f"diverging epoch of {len(field)} bytes")
-    return EpochEnd(*DIVERGING_EPOCH.unpack_from(field))
+    end = EpochEnd(*DIVERGING_EPOCH.unpack_from(field))
+    return None if end.epoch < 0 else end

@@ -19,6 +19,7 @@ from typing import Final, TypeVar
 
 from keylane.errors import KeylaneError, NotCoordinator
 from keylane.keyrange.key_split import PartitionSplit
+from keylane.offsets.records.held import HeldLanes
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.proxy.cluster.cluster import Cluster
@@ -44,6 +45,8 @@ SPLITS_MANY: Final = 100
 
 Item = TypeVar("Item")
 States = Mapping[StateKey, OffsetState]
+Hands = Mapping[str, HeldLanes]
+"""Lanes of a group's members, by identity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,8 @@ class KeptElsewhere:
     """Called with each split that is forgotten."""
     on_group: Callable[[str], None]
     """Called with each group that is forgotten."""
+    on_deserted: Callable[[str], None]
+    """Called with each group on lanes whose members' lanes are forgotten, before they are."""
     on_freed: Callable[[], Awaitable[object]]
     """Called when much of what was kept for long is gone."""
 
@@ -83,6 +88,8 @@ class Forgetting:
         self._survey = GroupSurvey(cluster)
         self._suspects: dict[StateKey, object] = {}
         """States that the last round found gone, with their contents."""
+        self._suspected_hands: dict[str, Hands] = {}
+        """Groups that the last round found without members, with the lanes of members."""
         self._suspected_topics: set[uuid.UUID] = set()
         self._gone_topics: set[uuid.UUID] = set()
         """Topics that two rounds have found gone."""
@@ -105,6 +112,7 @@ class Forgetting:
         """Look at all groups and topics once. Raises nothing that Kafka is the cause of."""
         before = self._stats.states_forgotten, self._stats.topics_forgotten
         seen_ids = await self._look_at_groups()
+        await self._look_at_hands()
         await self._look_at_topics(seen_ids)
         try:
             await self._unpin_layouts(seen_ids)
@@ -208,6 +216,41 @@ class Forgetting:
             )
             return
         self._stats.states_forgotten += len(keys)
+
+    async def _look_at_hands(self) -> None:
+        """Forget lanes in the hands of members that are gone, of groups that have committed none.
+
+        Where a group has commits, its lanes in hand go with these, or when a member comes.
+        """
+        suspects: dict[str, Hands] = {}
+        for holding in self._groups.holdings():
+            table = holding.table
+            names = [name for name in table.held.groups() if not table.of_group(name)]
+            for part in _chunks(names, GROUPS_AT_ONCE):
+                hands = {name: table.held.of_group(name) for name in part}
+                deserted = await self._survey.find_deserted(part)
+                suspects |= {name: hands[name] for name in deserted}
+                for name in deserted:
+                    if self._suspected_hands.get(name) == hands[name]:
+                        await self._drop_hands(name, hands[name])
+                await asyncio.sleep(STEP_PAUSE_S)
+        self._suspected_hands = suspects
+
+    async def _drop_hands(self, group: str, hands: Hands) -> None:
+        """Write tombstones and forget, unless a member has come since the group was judged."""
+        groups = self._groups
+        try:
+            async with groups.lock(group):
+                if groups.held_table(group).of_group(group) == hands:
+                    groups.check_ownership(group)
+                    self._kept.on_deserted(group)
+                    await groups.save_held(group, dict.fromkeys(hands))
+        except KeylaneError as error:
+            log.debug(
+                "lanes of members not forgotten: trying again in the next round group=%s reason=%s",
+                group,
+                error,
+            )
 
     # Topics.
     async def _look_at_topics(self, seen_ids: Collection[uuid.UUID]) -> None:

@@ -68,6 +68,15 @@ class GroupSurvey:
         await asyncio.gather(*asks)
         return found
 
+    async def find_deserted(self, groups: Collection[str]) -> set[str]:
+        """Return the groups of which brokers surely say that they have no members."""
+        found: set[str] = set()
+        for node, names in (await self._coordinators(list(groups))).items():
+            for start in range(0, len(names), DESCRIBED_AT_ONCE):
+                members = await self._find_members(node, names[start : start + DESCRIBED_AT_ONCE])
+                found |= {name for name, has_members in members.items() if not has_members}
+        return found
+
     async def find_gone(self, topic_ids: Collection[uuid.UUID]) -> set[uuid.UUID]:
         """Ids of topics that each broker, of all that are alive, says it does not know."""
         asked = [topic_id for topic_id in topic_ids if topic_id != NO_ID]

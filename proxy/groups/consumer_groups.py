@@ -94,6 +94,11 @@ class ConsumerGroups:
         """Return the groups that are known."""
         return list(self._groups)
 
+    def forget(self, group: str) -> None:
+        """Forget a group whose members are all gone, if it is known."""
+        if group in self._groups:
+            self._groups.drop(group)
+
     def forget_where(self, is_lost: Callable[[str], bool]) -> None:
         """Forget groups that another node serves."""
         for group in [group for group in self._groups if is_lost(group)]:

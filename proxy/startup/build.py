@@ -277,6 +277,10 @@ def build_forgetting(shared: Shared, tallies: LaneTallies) -> Forgetting:
         shared.loads.forget(key)
         tallies.forget(key)
 
+    def forget_group(group: str) -> None:
+        shared.refreshes.forget(group)
+        shared.consumer_groups.forget(group)
+
     return Forgetting(
         shared.cluster,
         shared.groups,
@@ -285,7 +289,8 @@ def build_forgetting(shared: Shared, tallies: LaneTallies) -> Forgetting:
             splits_read=shared.fetcher.splits_read,
             is_configured=shared.cluster.registry.is_configured,
             on_split=forget_split,
-            on_group=shared.refreshes.forget,
+            on_group=forget_group,
+            on_deserted=shared.consumer_groups.forget,
             on_freed=partial(asyncio.to_thread, give_back),
         ),
         interval_s=shared.config.forget_interval_s,

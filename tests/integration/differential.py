@@ -52,7 +52,7 @@ class Side:
 
     def __init__(self, address: str, number: int, ids: dict[str, uuid.UUID]) -> None:
         """ids: of its topics, by marked name."""
-        self._address, self.number, self.ids = split_address(address), number, ids
+        self.address, self.number, self.ids = address, number, ids
         self._socket: socket.socket | None = None
 
     def ask(
@@ -60,7 +60,7 @@ class Side:
     ) -> bytes | str:
         """The answer's body, or what happened instead."""
         if self._socket is None:
-            self._socket = socket.create_connection(self._address, TIMEOUT_S)
+            self._socket = socket.create_connection(split_address(self.address), TIMEOUT_S)
         self._socket.settimeout(timeout_s)
         try:
             self._socket.sendall(write_request(api_key, version, 5, "diff", body))

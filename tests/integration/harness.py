@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +19,8 @@ from confluent_kafka import Producer
 from keylane.embedded import start_java_tool
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+WALL_S = time.clock_gettime(time.CLOCK_REALTIME) - time.monotonic()
+"""What the wall clock is ahead of the monotonic one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,11 @@ class Seen:
     def assert_one_owner_at_a_time(self) -> None:
         """No lane is assigned to a member while another one that lives has it, by their reports.
 
-        A process that has ended reports nothing more; its lanes go over to others.
+        A process that has ended reports nothing more; its lanes go over to others. Reports count in
+        the order of the members' own clocks, which are this machine's: they arrive in another one.
         """
         owners: dict[int, str] = {}
-        for member, reported in self.events:
+        for member, reported in sorted(self.events, key=lambda each: reported_at_s(each[1])):
             event = reported["event"].removeprefix("partitions_")
             lanes = set(reported.get("lanes", ()))
             lanes |= {each["partition"] for each in reported.get("partitions", ())}
@@ -109,6 +112,13 @@ class Seen:
                 f"lane {sighting.lane} offset {sighting.offset} came again at {sighting.member} "
                 f"after {committed} was committed"
             )
+
+
+def reported_at_s(reported: Mapping[str, Any]) -> float:
+    """Monotonic seconds of a report; Java's members give milliseconds of the wall clock."""
+    if "at_s" in reported:
+        return float(reported["at_s"])
+    return float(reported["timestamp"]) / 1000 - WALL_S
 
 
 class Group:
@@ -203,15 +213,18 @@ class Group:
 
     def wait_for_commits(self, *, timeout_s: float = 30) -> None:
         """Wait until each lane's last record seen is committed."""
+        ends: dict[int, int] = {}
+        committed: dict[int, int] = {}
+        sightings, commits = 0, 0
 
         def all_committed(seen: Seen) -> bool:
-            ends: dict[int, int] = {}
-            for sighting in seen.sightings:
+            nonlocal sightings, commits
+            for sighting in seen.sightings[sightings:]:
                 ends[sighting.lane] = max(ends.get(sighting.lane, 0), sighting.offset + 1)
-            for _, _, lane, offset in seen.commits:
-                if ends.get(lane, -1) <= offset:
-                    ends.pop(lane, None)
-            return not ends
+            for _, _, lane, offset in seen.commits[commits:]:
+                committed[lane] = max(committed.get(lane, -1), offset)
+            sightings, commits = len(seen.sightings), len(seen.commits)
+            return all(committed.get(lane, -1) >= end for lane, end in ends.items())
 
         self.wait(all_committed, timeout_s=timeout_s, what="commits of all that was seen")
 
@@ -269,7 +282,7 @@ class Group:
                 if line.startswith("{") and line.endswith("\n"):
                     self._take(name, json.loads(line))
         with self._changed:
-            self.seen.events.append((name, {"event": "ended"}))
+            self.seen.events.append((name, {"event": "ended", "at_s": time.monotonic()}))
             self._changed.notify_all()
 
     def _take(self, name: str, reported: dict[str, Any]) -> None:

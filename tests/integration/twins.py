@@ -39,18 +39,27 @@ NOT_YET: Final = (
 @contextmanager
 def both_sides(folder: Path) -> Iterator[tuple[Side, Side]]:
     """A broker that nothing else uses, and keylane in front of it."""
-    with EmbeddedKafka(folder / "kafka", properties=SETTINGS) as broker:
-        ids = make_twins(broker.bootstrap)
-        proxy = KeylaneProcess(broker.bootstrap, ("lanes-*=4",), log_path=folder / "keylane.log")
-        proxy.start()
-        pair = Side(broker.bootstrap, 0, ids[0]), Side(proxy.bootstrap, 1, ids[1])
-        try:
-            warm_up(pair[0])
-            yield pair
-        finally:
-            for side in pair:
-                side.close()
-            proxy.stop()
+    with (
+        EmbeddedKafka(folder / "kafka", properties=SETTINGS) as broker,
+        sides_of(broker.bootstrap, folder / "keylane.log") as pair,
+    ):
+        yield pair
+
+
+@contextmanager
+def sides_of(bootstrap: str, log_path: Path) -> Iterator[tuple[Side, Side]]:
+    """A broker, with its twins made, and keylane in front of it."""
+    ids = make_twins(bootstrap)
+    proxy = KeylaneProcess(bootstrap, ("lanes-*=4",), log_path=log_path)
+    proxy.start()
+    pair = Side(bootstrap, 0, ids[0]), Side(proxy.bootstrap, 1, ids[1])
+    try:
+        warm_up(pair[0])
+        yield pair
+    finally:
+        for side in pair:
+            side.close()
+        proxy.stop()
 
 
 def ask_all(through: Side, count: int, seed: int) -> list[Question]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import sys
 import tempfile
 import threading
@@ -30,12 +31,13 @@ from confluent_kafka.cimpl import NewTopic
 
 from keylane.embedded import EmbeddedKafka
 from tests.fast_java import start_java_fast
-from tests.integration.harness import Group
+from tests.integration.harness import Group, reported_at_s
 from tests.integration.made_topics import make_topic
 from tests.integration.nodes import Nodes
 
 TOPIC: Final = "orders"
-GROUP: Final = "billing"
+ELSEWHERE: Final = "invoices"
+"""Topic beside, for members whose start costs as much and moves no lane of `TOPIC`."""
 PARTITIONS, LANES = 2, 16
 KEYS: Final = [f"key-{number}" for number in range(500)]
 BROKER: Final = {
@@ -49,6 +51,8 @@ STEP_S: Final = 14.0
 """Time after an event in which pauses are counted."""
 SETTLE_S: Final = 180.0
 TICK_S: Final = 0.01
+LIBRARIES: Final = ("confluent", "java")
+"""Apart: Java's consumer of 4.3 pauses for seconds now and then, directly at a broker, too."""
 
 
 class ChurnGroup(Group):
@@ -59,6 +63,21 @@ class ChurnGroup(Group):
         self.times: dict[str, list[float]] = {}
         """By member."""
         self.lane_times: dict[int, list[float]] = {}
+        self.moves: list[tuple[float, float, str, str, set[int]]] = []
+        """Times by the member's clock and of the report's arrival, member, event, its lanes."""
+
+    def _note_lanes(self, name: str, event: str, reported: dict[str, Any]) -> None:
+        before = set(self.seen.lanes[name])
+        super()._note_lanes(name, event, reported)
+        lanes = before ^ self.seen.lanes[name]
+        self.moves.append((reported_at_s(reported), time.monotonic(), name, event, lanes))
+
+    def history_of(self, lane: int, since_s: float) -> Iterator[str]:
+        """Yield each report of a lane's moves."""
+        for at_s, came_s, name, event, lanes in sorted(self.moves):
+            if lane in lanes:
+                times = f"{at_s - since_s:8.3f} s (came at {came_s - since_s:8.3f})"
+                yield f"{times} lane {lane} {event} {name}"
 
     def _sight(self, name: str, lane: int, offset: int, key: str | None, value: str) -> None:
         super()._sight(name, lane, offset, key, value)
@@ -119,39 +138,54 @@ def steady_flow(bootstrap: str, per_s: int) -> Iterator[list[str]]:
 class Churn:
     """The run: steps, and what they cost."""
 
-    def __init__(self, group: ChurnGroup, nodes: Nodes, broker: EmbeddedKafka, seed: int) -> None:
-        self.group, self.nodes, self.broker = group, nodes, broker
+    def __init__(
+        self, group: ChurnGroup, other: ChurnGroup, nodes: Nodes, broker: EmbeddedKafka, seed: int
+    ) -> None:
+        """other: a group of another topic; the start of its members costs this machine as much."""
+        self.group, self.other, self.nodes, self.broker = group, other, nodes, broker
         self.rng = random.Random(seed)
+        self.began_s = time.monotonic()
+        self.events: Mapping[str, tuple[tuple[str, Callable[[], object]], ...]] = {
+            "join": (
+                ("members elsewhere join", lambda: self._join(other)),
+                ("two members join", lambda: self._join(group)),
+            ),
+            "leave": (
+                ("members elsewhere leave", lambda: self._end_two(other, other.leave)),
+                ("two members leave", lambda: self._end_two(group, group.leave)),
+            ),
+            "kill": (
+                ("two members are killed", lambda: self._end_two(group, group.kill)),
+                ("two members join", lambda: self._join(group)),
+            ),
+            "node": (("a node is killed", self._restart),),
+            "broker": (("the broker is killed", self._restart_broker),),
+        }
 
     def quiet(self, seconds: float) -> None:
         """Nothing happens."""
+        self.group.wait_for_more(200)
         self._step("quiet", lambda: None, seconds)
 
-    def round(self) -> None:
-        """One of each event."""
-        group, rng = self.group, self.rng
-        self._step("two members join", self._join)
-        self._step("two members leave", lambda: self._end_two(group.leave))
-        self._step("two members are killed", lambda: self._end_two(group.kill))
-        self._step("two members join", self._join)
-        self._step(
-            "a node is killed", lambda: self._restart(rng.randrange(len(self.nodes.processes)))
-        )
-        self._step("the broker is killed", self._restart_broker)
+    def round(self, events: Iterable[str]) -> None:
+        """One of each event; the start and end of members elsewhere is what others compare to."""
+        for event in events:
+            for name, act in self.events[event]:
+                self._step(name, act)
 
-    def _end_two(self, end: Callable[[str], None]) -> None:
-        living = self.group.living
-        java = [name for name in living if name.startswith("java")]
-        other = [name for name in living if name not in java]
+    def _end_two(self, group: ChurnGroup, end: Callable[[str], None]) -> None:
+        java = [name for name in group.living if name.startswith("java")]
+        other = [name for name in group.living if name not in java]
         for each in filter(None, (java, other)):
             end(self.rng.choice(each))
 
-    def _join(self) -> None:
-        self.group.add("confluent", 1)
+    def _join(self, group: ChurnGroup) -> None:
+        group.add("confluent", 1)
         if any(name.startswith("java") for name in self.group.living):
-            self.group.add("java", 1)
+            group.add("java", 1)
 
-    def _restart(self, number: int) -> None:
+    def _restart(self) -> None:
+        number = self.rng.randrange(len(self.nodes.processes))
         self.nodes[number].kill()
         self.nodes[number].start()
 
@@ -171,16 +205,22 @@ class Churn:
         if left_s > 0:
             threading.Event().wait(left_s)
         window = began_s, time.monotonic()
-        members = [member for member in before if member in group.living]
-        kept = [lane for member in members for lane in before[member] & group.seen.lanes[member]]
-        of_members = group.pauses(group.times, members, window)
-        of_lanes = group.pauses(group.lane_times, kept, window)
         print(
-            f"{name:24} settled {settled_s:5.1f} s  {len(group.living):2} members  longest pause "
-            f"of {len(members):2} members {_shown(of_members)}, of {len(kept):2} lanes that stayed "
-            f"{_shown(of_lanes)}",
-            flush=True,
+            f"{began_s - self.began_s:7.1f} s {name:23} settled {settled_s:4.1f} s, "
+            f"{len(group.living):2} members; longest pause of",
+            end=" ",
         )
+        shown = []
+        for library in LIBRARIES:
+            there = [name for name in before if name in group.living and name.startswith(library)]
+            lanes = [lane for each in there for lane in before[each] & group.seen.lanes[each]]
+            of_members = group.pauses(group.times, there, window)
+            of_lanes = group.pauses(group.lane_times, lanes, window)
+            shown.append(
+                f"{len(there)} {library} {_shown(of_members)} "
+                f"({len(lanes)} lanes that stayed {_shown(of_lanes)})"
+            )
+        print(", ".join(shown), flush=True)
 
 
 def _shown(pauses: list[float]) -> str:
@@ -197,6 +237,8 @@ def main() -> int:
     parser.add_argument("--per-second", type=int, default=400)
     parser.add_argument("--quiet-s", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--events", default="join,leave,kill,node,broker")
+    parser.add_argument("--logs", type=Path, help="folder that keeps logs of nodes and members")
     args = parser.parse_args()
     start_java_fast()
     with tempfile.TemporaryDirectory() as folder:
@@ -206,25 +248,32 @@ def main() -> int:
 def run(args: argparse.Namespace, folder: Path) -> int:
     """Exit code of one run."""
     with EmbeddedKafka(folder / "kafka", properties=BROKER) as broker:
-        make_topic(
-            AdminClient({"bootstrap.servers": broker.bootstrap}), NewTopic(TOPIC, PARTITIONS, 1)
-        )
-        nodes = Nodes(broker.bootstrap, [f"{TOPIC}={LANES}"], folder=folder, count=args.nodes)
-        with nodes, ChurnGroup(nodes.bootstrap, TOPIC, GROUP, protocol="consumer") as group:
+        for name in (TOPIC, ELSEWHERE):
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            make_topic(admin, NewTopic(name, PARTITIONS, 1))
+        rules = [f"{name}={LANES}" for name in (TOPIC, ELSEWHERE)]
+        nodes = Nodes(broker.bootstrap, rules, folder=args.logs or folder, count=args.nodes)
+        with nodes, _group(nodes, TOPIC, args) as group, _group(nodes, ELSEWHERE, args) as other:
             group.add("java", args.java)
             group.add("confluent", args.confluent)
             group.wait_for_lanes(PARTITIONS * LANES, timeout_s=SETTLE_S)
-            churn = Churn(group, nodes, broker, args.seed)
+            churn = Churn(group, other, nodes, broker, args.seed)
             with steady_flow(broker.bootstrap, args.per_second) as values:
                 churn.quiet(args.quiet_s)
                 for _ in range(args.rounds):
-                    churn.round()
+                    churn.round(args.events.split(","))
             group.wait_for_values(values, timeout_s=SETTLE_S)
             group.wait_for_commits(timeout_s=SETTLE_S)
-        return judge(group, values)
+        return judge(group, values, churn.began_s)
 
 
-def judge(group: ChurnGroup, values: list[str]) -> int:
+def _group(nodes: Nodes, topic: str, args: argparse.Namespace) -> ChurnGroup:
+    group = ChurnGroup(nodes.bootstrap, topic, f"group-of-{topic}", protocol="consumer")
+    group.log_folder = args.logs
+    return group
+
+
+def judge(group: ChurnGroup, values: list[str], began_s: float) -> int:
     """Print the verdict; 1 after a breach."""
     seen = group.seen
     again = sum(count - 1 for count in seen.values().values())
@@ -243,6 +292,8 @@ def judge(group: ChurnGroup, values: list[str]) -> int:
         except AssertionError as error:
             breaches += 1
             print(f"{check.__name__.removeprefix('assert_')}: BREACH {error}")
+            if lane := re.search(r"lane (\d+)", str(error)):
+                print("\n".join(group.history_of(int(lane[1]), began_s)))
     return 1 if breaches else 0
 
 

@@ -216,6 +216,7 @@ class Node:
         self.groups.tables = self.groups._make_owned(self.open, 1)
         self.split_ends: list[PartitionSplit] = []
         self.read: set[PartitionSplit] = set()
+        self.deserted: list[str] = []
         self.forgetting = Forgetting(
             self.cluster,
             self.groups,
@@ -225,6 +226,7 @@ class Node:
                 is_configured=self.cluster.registry.is_configured,
                 on_split=self.split_ends.append,
                 on_group=lambda _group: None,
+                on_deserted=self.deserted.append,
                 on_freed=self.freed,
             ),
             interval_s=3600.0,

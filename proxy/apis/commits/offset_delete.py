@@ -79,6 +79,7 @@ async def handle_delete_groups(request: Request, wanted: Any, context: Context) 
         if result.error_code == NONE:
             # However long it takes: the broker has deleted the group.
             async with context.groups.lock(str(result.group_id), None):
+                context.consumer_groups.forget(str(result.group_id))
                 await context.groups.drop_group(str(result.group_id))
     if not refused:
         return (answer_frame,)
