@@ -20,17 +20,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from keylane.embedded import EmbeddedKafka
 from tests.fast_java import start_java_fast
+from tests.integration.flow import steady_flow
 from tests.integration.harness import Group, reported_at_s
 from tests.integration.made_topics import make_topic
 from tests.integration.nodes import Nodes
@@ -39,7 +38,6 @@ TOPIC: Final = "orders"
 ELSEWHERE: Final = "invoices"
 """Topic beside, for members whose start costs as much and moves no lane of `TOPIC`."""
 PARTITIONS, LANES = 2, 16
-KEYS: Final = [f"key-{number}" for number in range(500)]
 BROKER: Final = {
     "log.retention.ms": "-1",
     "group.consumer.min.session.timeout.ms": "20000",
@@ -50,7 +48,6 @@ BROKER: Final = {
 STEP_S: Final = 14.0
 """Time after an event in which pauses are counted."""
 SETTLE_S: Final = 180.0
-TICK_S: Final = 0.01
 LIBRARIES: Final = ("confluent", "java")
 """Apart: Java's consumer of 4.3 pauses for seconds now and then, directly at a broker, too."""
 
@@ -103,38 +100,6 @@ class ChurnGroup(Group):
         return sorted(found)
 
 
-@contextmanager
-def steady_flow(bootstrap: str, per_s: int) -> Iterator[list[str]]:
-    """Produce numbered values of all keys at an even rate until the block ends."""
-    values: list[str] = []
-    stopping = threading.Event()
-
-    def run() -> None:
-        # Without, a broker that is killed has batches written in another order.
-        options = {"enable.idempotence": True, "partitioner": "murmur2_random"}
-        producer = Producer({"bootstrap.servers": bootstrap, **options})
-        rng, numbers = random.Random(1), dict.fromkeys(KEYS, 0)
-        began_s, sent = time.monotonic(), 0
-        while not stopping.wait(TICK_S):
-            while sent < (time.monotonic() - began_s) * per_s:
-                key = rng.choice(KEYS)
-                value = f"{key}:{numbers[key]}"
-                numbers[key] += 1
-                producer.produce(TOPIC, key=key, value=value)
-                values.append(value)
-                sent += 1
-            producer.poll(0)
-        assert producer.flush(120) == 0, "records were not produced"
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield values
-    finally:
-        stopping.set()
-        thread.join()
-
-
 class Churn:
     """The run: steps, and what they cost."""
 
@@ -172,6 +137,12 @@ class Churn:
         for event in events:
             for name, act in self.events[event]:
                 self._step(name, act)
+
+    def members(self) -> Iterator[str]:
+        """Yield each living member with its lanes and its last record."""
+        for name in self.group.living:
+            last_s = max(self.group.times.get(name, [self.began_s])) - self.began_s
+            yield f"{name} lanes {sorted(self.group.seen.lanes[name])} last record {last_s:.1f} s"
 
     def _end_two(self, group: ChurnGroup, end: Callable[[str], None]) -> None:
         java = [name for name in group.living if name.startswith("java")]
@@ -258,10 +229,14 @@ def run(args: argparse.Namespace, folder: Path) -> int:
             group.add("confluent", args.confluent)
             group.wait_for_lanes(PARTITIONS * LANES, timeout_s=SETTLE_S)
             churn = Churn(group, other, nodes, broker, args.seed)
-            with steady_flow(broker.bootstrap, args.per_second) as values:
-                churn.quiet(args.quiet_s)
-                for _ in range(args.rounds):
-                    churn.round(args.events.split(","))
+            with steady_flow(broker.bootstrap, TOPIC, args.per_second) as values:
+                try:
+                    churn.quiet(args.quiet_s)
+                    for _ in range(args.rounds):
+                        churn.round(args.events.split(","))
+                except AssertionError:
+                    print("\n".join(churn.members()), flush=True)
+                    raise
             group.wait_for_values(values, timeout_s=SETTLE_S)
             group.wait_for_commits(timeout_s=SETTLE_S)
         return judge(group, values, churn.began_s)
