@@ -53,6 +53,8 @@ class MemberEntry:
     member_id: str
     instance_id: str | None
     metadata: Span
+    assignment: Span | None
+    """None: in JoinGroup."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +203,7 @@ def _read_member(reader: Reader, *, has_instance: bool, is_described: bool = Fal
         reader.string()  # client id
         reader.string()  # host
     metadata = _span(reader)
-    if is_described:
-        _span(reader)  # assignment
+    assignment = _span(reader) if is_described else None
     reader.tags()
     return MemberEntry(
         start=start,
@@ -210,4 +211,5 @@ def _read_member(reader: Reader, *, has_instance: bool, is_described: bool = Fal
         member_id=member_id,
         instance_id=instance_id,
         metadata=metadata,
+        assignment=assignment,
     )

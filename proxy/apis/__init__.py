@@ -57,7 +57,7 @@ from keylane.proxy.apis.connection.sasl import (
     handle_sasl_handshake,
     note_login,
 )
-from keylane.proxy.apis.groups.consumer_heartbeat import handle_consumer_group_heartbeat
+from keylane.proxy.apis.groups.consumer.heartbeat import handle_consumer_group_heartbeat
 from keylane.proxy.apis.groups.describe_groups import (
     handle_consumer_group_describe,
     handle_list_groups,

@@ -86,6 +86,10 @@ class ConsumerGroups:
         """Note a member that has said all, and reads no lanes."""
         self._plain[group, member_id] = True
 
+    def note_lanes(self, group: str, member_id: str) -> None:
+        """Note that a member reads lanes from now on."""
+        self._plain.pop((group, member_id), None)
+
     def is_plain(self, group: str, member_id: str) -> bool:
         """Return whether a member is known to read no lanes."""
         return self._plain.use((group, member_id)) is not None

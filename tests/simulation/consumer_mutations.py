@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
-from keylane.proxy.apis.groups import consumer_heartbeat
+from keylane.proxy.apis.groups.consumer import heartbeat as consumer_heartbeat
 from keylane.proxy.groups.consumer_group import ConsumerGroup
 from keylane.proxy.groups.consumer_members import Lanes
 from tests.simulation.mutation import Mutation, patch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keylane.config.node import LaneRule
-from keylane.proxy.apis.groups.consumer_contact import begin_group
+from keylane.proxy.apis.groups.consumer.contact import begin_group
 from keylane.proxy.topics.placement import Placement
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, check
 from tests.transcript.lane_group import (

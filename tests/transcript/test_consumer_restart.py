@@ -371,3 +371,45 @@ async def test_a_member_that_is_not_known_while_the_journal_is_away() -> None:
     answer = await beat(context, partial("a", 1))
 
     assert (answer["error_code"], held(context)) == (0, {"a": {*ALL}})
+
+
+async def test_a_member_of_plain_topics_goes_on_while_the_journal_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its session must not end for a journal that it has no part in."""
+    context = FakeContext()
+    takes(context, 3, member_id="p")
+    await beat(context, full("p", 3, "plain"))
+
+    async def hangs(_group: str) -> None:
+        raise AssertionError("the heartbeat waits for the journal")
+
+    monkeypatch.setattr(context.groups, "ready", hangs)
+    takes(context, 3, member_id="p")
+    goes_on = await beat(context, partial("p", 3))
+    takes(context, -1, member_id="p")
+    left = await beat(context, partial("p", -1))
+
+    assert (goes_on["error_code"], left["error_code"]) == (0, 0)
+
+
+async def test_a_member_that_takes_lanes_after_plain_topics() -> None:
+    """It is a member of lanes from then on, also when this node has forgotten its group."""
+    context = FakeContext()
+    takes(context, 1, member_id="a")
+    await beat(context, full("a", 1, "plain"))
+    described(context, "a")
+    takes(context, 2, member_id="a", assigned=lanes(0, 1))
+    described(context, "a")
+    await beat(context, full("a", 1))
+    context.world.now_s += GRACE_S + 0.01
+    takes(context, 2, member_id="a")
+    changed = await beat(context, partial("a", 2))
+    context.consumer_groups.forget("g")
+    described(context, "a")
+    described(context, "a")
+
+    quiet = await beat(context, partial("a", 2))
+
+    assert given(changed) == list(ALL)
+    check({"error_code": AGAIN, "member_epoch": 2}, quiet)

@@ -428,3 +428,27 @@ async def test_a_running_member_of_the_plain_topic_goes_on() -> None:
 
     assert codes == {"p": NONE, "new": INCONSISTENT}
     context.finish()
+
+
+@pytest.mark.parametrize("version", versions(DESCRIBE))
+async def test_a_direct_member_is_described_with_all_lanes_of_its_partitions(version) -> None:
+    """As offsets of the group are shown; others, plain topics and what is no assignment stay."""
+    context = FakeContext()
+    said, torn = subscription("orders", "plain"), b"\x00"
+    given = assignment([("orders", 1), ("plain", 0)], user_data=b"mine")
+    members = {
+        "a": (as_stored(SAID, context), assignment(ZERO)),
+        "d": (said, given),
+        "e": (said, torn),
+        "f": (said, b""),
+    }
+    context.expect(DESCRIBE, None, described(members), version=version)
+
+    found = await call(context, DESCRIBE, version, {"groups": [GROUP]})
+
+    shown = {
+        one["member_id"]: (one["member_metadata"], one["member_assignment"])
+        for one in found["groups"][0]["members"]
+    }
+    all_lanes = assignment([*ONE, ("plain", 0)], user_data=b"mine")
+    assert shown == members | {"a": (SAID, assignment(ZERO)), "d": (said, all_lanes)}

@@ -4,9 +4,10 @@ Behaviour: among many nodes a group is listed by the node that serves it, once i
 ask every pair of node and broker, and librdkafka's adds up the answers.
 Topics that keylane adds to the subscriptions of members of lanes are taken out of the answer, and
 so is its mark; without any it passes as bytes.
-A KIP-848 member is shown with its lanes and those that it is to get, by its names of topics. One
-that has joined at a broker's own address has whole partitions: if it has a partition of a topic
-whose own name means lanes, it is shown with all lanes of it, like offsets of the group.
+A KIP-848 member is shown with its lanes and those that it is to get, by its names of topics. A
+member of either protocol that has joined at a broker's own address has whole partitions: if it has
+a partition of a topic whose own name means lanes, it is shown with all lanes of it, like offsets of
+the group.
 Not done: transactions are listed once per node.
 
 Source: docs/decisions/024; KIP-848.
@@ -14,6 +15,7 @@ Source: docs/decisions/024; KIP-848.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +23,9 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
 from keylane.assignor.marks import read_shown
-from keylane.proxy.apis.groups.consumer_wire import KEY_RANGE
+from keylane.assignor.protocol import read_assignment, write_assignment
+from keylane.errors import FrameInvalid
+from keylane.proxy.apis.groups.consumer.wire import KEY_RANGE
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import CONSUMER
 from keylane.proxy.apis.shared.lane_wishes import show_numbers, shows_lanes
@@ -29,9 +33,18 @@ from keylane.proxy.apis.shared.relay import forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.consumer_group import ConsumerGroup
 from keylane.proxy.groups.consumer_members import GroupMember, Lanes
+from keylane.proxy.groups.direct_members import WholeTopics, expand
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
-from keylane.wire.group_members import read_described_groups, replace_bytes, splice
+from keylane.proxy.topics.whole_topics import direct_of, known_topics
+from keylane.wire.group_members import (
+    Edit,
+    MemberEntry,
+    read_described_groups,
+    replace_bytes,
+    splice,
+)
+from keylane.wire.primitives import Buffer
 
 
 async def handle_list_groups(request: Request, context: Context) -> Buffers:
@@ -44,14 +57,46 @@ async def handle_list_groups(request: Request, context: Context) -> Buffers:
 def without_hidden_names(request: Request, frame: Frame, context: Context) -> Buffers:
     """Return the answer to DescribeGroups as clients see it. Raises: FrameInvalid."""
     body = request.answer_body(frame)
-    physical_name = context.registry.physical_name
-    edits = []
+    edits: list[Edit] = []
     for group in read_described_groups(body, request.api_version):
-        for member in group.members if group.protocol_type == CONSUMER else ():
-            taken = read_shown(member.metadata.data, physical_name).changed
-            if taken is not None:
-                edits.append(replace_bytes(member.metadata, taken, flexible=request.is_flexible))
+        if group.protocol_type == CONSUMER:
+            edits += _show_classic(group.members, context, flexible=request.is_flexible)
     return request.with_answer_body(frame, splice(body, edits)) if edits else (frame,)
+
+
+def _show_classic(
+    members: Sequence[MemberEntry], context: Context, *, flexible: bool
+) -> Iterator[Edit]:
+    """Yield the edits of a classic group: subscriptions as sent, and direct members' lanes."""
+    registry = context.registry
+    shown = {
+        member.member_id: read_shown(member.metadata.data, registry.physical_name)
+        for member in members
+    }
+    direct = direct_of(shown, registry)
+    topics: WholeTopics = {}
+    if direct:
+        topics = known_topics({name for one in shown.values() for name in one.names}, registry)
+    for member in members:
+        taken = shown[member.member_id].changed
+        if taken is not None:
+            yield replace_bytes(member.metadata, taken, flexible=flexible)
+        if member.member_id in direct and member.assignment is not None:
+            lanes = _lanes_of(member.assignment.data, topics)
+            if lanes is not None:
+                yield replace_bytes(member.assignment, lanes, flexible=flexible)
+
+
+def _lanes_of(data: Buffer, topics: WholeTopics) -> bytes | None:
+    """Return an assignment of partitions with their lanes; None: it has none, or is unreadable."""
+    try:
+        given = read_assignment(data)
+    except FrameInvalid:
+        return None
+    lanes = expand(given.lanes, topics)
+    if lanes == sorted(given.lanes):
+        return None
+    return write_assignment(lanes, version=given.version, user_data=given.user_data)
 
 
 async def handle_consumer_group_describe(request: Request, context: Context) -> Buffers:

@@ -10,7 +10,7 @@ from typing import Final
 from keylane.assignor.checks import find_faults
 from keylane.assignor.gain import find_gain
 from keylane.assignor.sticky import plan_sticky
-from keylane.proxy.apis.groups.consumer_wish import find_names
+from keylane.proxy.apis.groups.consumer.wish import find_names
 from keylane.proxy.apis.groups.lane_topics import lane_loads, lane_topic
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.groups.consumer_group import LOAD, ConsumerGroup

@@ -12,7 +12,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import KeylaneError
-from keylane.proxy.apis.groups.consumer_listing import list_members
+from keylane.proxy.apis.groups.consumer.listing import list_members
 from keylane.proxy.apis.groups.mixed_groups import log_direct
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.group_state import ask_group_state

@@ -36,7 +36,7 @@ from kio.static.primitive import i32
 from keylane.errors import KeylaneError, UpstreamLost
 from keylane.proxy.apis.commits.late_offsets import push_owed
 from keylane.proxy.apis.commits.steps_back import note_held
-from keylane.proxy.apis.groups.consumer_contact import (
+from keylane.proxy.apis.groups.consumer.contact import (
     ask_for_members,
     begin_group,
     find_group,
@@ -44,8 +44,8 @@ from keylane.proxy.apis.groups.consumer_contact import (
     meet,
     unknown_code,
 )
-from keylane.proxy.apis.groups.consumer_plan import plan_lanes
-from keylane.proxy.apis.groups.consumer_wire import (
+from keylane.proxy.apis.groups.consumer.plan import plan_lanes
+from keylane.proxy.apis.groups.consumer.wire import (
     JOIN_EPOCH,
     downstream,
     is_full,
@@ -54,7 +54,7 @@ from keylane.proxy.apis.groups.consumer_wire import (
     upstream,
     without_parts,
 )
-from keylane.proxy.apis.groups.consumer_wish import (
+from keylane.proxy.apis.groups.consumer.wish import (
     find_clash,
     find_names,
     owned_of,
@@ -86,7 +86,7 @@ async def handle_consumer_group_heartbeat(
 ) -> Buffers:
     """Serve a member of a group with lanes; relay others."""
     name = str(wanted.group_id)
-    group = await find_group(name, context)
+    group = None if _stays_plain(wanted, context) else await find_group(name, context)
     before = None if group is None else group.find(str(wanted.member_id))
     subscribed = await read_subscription(name, wanted, before, context)
     if isinstance(subscribed, RefusalReason):
@@ -94,6 +94,8 @@ async def handle_consumer_group_heartbeat(
     has_lanes = subscribed is not None and bool(subscribed.names)
     if group is None and not has_lanes:
         return await _relay_plain(request, wanted, context)
+    if has_lanes:
+        context.consumer_groups.note_lanes(name, str(wanted.member_id))
     if await context.group_error(name, Operation.READ):
         return await relay(request, context)  # the broker refuses it
     if wanted.member_epoch < JOIN_EPOCH:
@@ -307,6 +309,17 @@ async def _leave_for(
     ):
         group.end(member.identity)
         await _save_later(name, group, context)
+
+
+def _stays_plain(wanted: Any, context: Context) -> bool:
+    """Return whether a member without lanes says nothing new: it needs no journal, which may hang.
+
+    Should one of its topics have lanes by now, the answer has it say all.
+    """
+    group, known = str(wanted.group_id), context.consumer_groups
+    if says_topics(wanted) or known.find(group) is not None:
+        return False
+    return known.is_plain(group, str(wanted.member_id))
 
 
 async def _relay_plain(request: Request, wanted: Any, context: Context) -> Buffers:

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from keylane.errors import ConfigInvalid, TopicNotReady
-from keylane.proxy.apis.groups.consumer_wire import parts_of, pattern_of
+from keylane.proxy.apis.groups.consumer.wire import parts_of, pattern_of
 from keylane.proxy.apis.groups.lane_patterns import matched_lane_topics
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import shows_lanes
