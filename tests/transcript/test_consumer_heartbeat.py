@@ -124,6 +124,23 @@ async def test_patterns_that_nothing_is_compared_with(config, denied) -> None:
     assert context.world.compared == [] and context.consumer_groups.names() == []
 
 
+@pytest.mark.parametrize("is_full", [True, False])
+async def test_partitions_of_a_lane_topic_that_a_plain_member_does_not_name(is_full: bool) -> None:
+    """The broker still gives them: they are left out of a full answer, and else asked for anew."""
+    context = FakeContext()
+    takes(context, 3, member_id="p")
+    await beat(context, full("p", 3, "plain"))
+    takes(context, 3, member_id="p", assigned={PLAIN: [0, 2], ORDERS: [1]})
+    said = full("p", 3, "plain", topic_partitions=[]) if is_full else partial("p", 3)
+
+    answer = await beat(context, said)
+
+    if is_full:
+        assert assigned(answer) == {PLAIN: [0, 2]}
+    else:
+        check({"error_code": 15, "member_epoch": 3, "assignment": None}, answer)
+
+
 async def test_a_client_without_the_group_learns_nothing_of_it() -> None:
     """A join of a lane topic: the broker answers, and no group is begun or asked for."""
     context = FakeContext()
