@@ -430,25 +430,49 @@ async def test_a_running_member_of_the_plain_topic_goes_on() -> None:
     context.finish()
 
 
+async def shown_in(
+    context: FakeContext, version: int, members: dict[str, tuple[bytes, bytes]]
+) -> dict[str, tuple[bytes, bytes]]:
+    """Members of the group as a client has them described."""
+    context.expect(DESCRIBE, None, described(members), version=version)
+    found = await call(context, DESCRIBE, version, {"groups": [GROUP]})
+    return {
+        one["member_id"]: (one["member_metadata"], one["member_assignment"])
+        for one in found["groups"][0]["members"]
+    }
+
+
 @pytest.mark.parametrize("version", versions(DESCRIBE))
 async def test_a_direct_member_is_described_with_all_lanes_of_its_partitions(version) -> None:
     """As offsets of the group are shown; others, plain topics and what is no assignment stay."""
     context = FakeContext()
     said, torn = subscription("orders", "plain"), b"\x00"
     given = assignment([("orders", 1), ("plain", 0)], user_data=b"mine")
-    members = {
-        "a": (as_stored(SAID, context), assignment(ZERO)),
-        "d": (said, given),
-        "e": (said, torn),
-        "f": (said, b""),
-    }
-    context.expect(DESCRIBE, None, described(members), version=version)
+    others = {"e": (said, torn), "f": (said, b"")}
+    stored = as_stored(SAID, context)
 
-    found = await call(context, DESCRIBE, version, {"groups": [GROUP]})
+    shown = await shown_in(
+        context, version, {"a": (stored, assignment(ZERO)), "d": (said, given)} | others
+    )
 
-    shown = {
-        one["member_id"]: (one["member_metadata"], one["member_assignment"])
-        for one in found["groups"][0]["members"]
-    }
-    all_lanes = assignment([*ONE, ("plain", 0)], user_data=b"mine")
-    assert shown == members | {"a": (SAID, assignment(ZERO)), "d": (said, all_lanes)}
+    lanes = assignment([*ONE, ("plain", 0)], user_data=b"mine")
+    assert shown == {"a": (SAID, assignment(ZERO)), "d": (said, lanes)} | others
+
+
+async def test_members_behind_keylane_are_described_with_lanes_under_a_direct_leader() -> None:
+    """It has given them the number of a partition."""
+    context = FakeContext()
+    one, other = assignment([("orders", 0)]), assignment([("orders", 1)])
+
+    shown = await shown_in(context, 6, {"a": (as_stored(SAID, context), one), "d": (SAID, other)})
+
+    zero, one = (assignment(lanes, user_data=b"") for lanes in (ZERO, ONE))
+    assert shown == {"a": (SAID, zero), "d": (SAID, one)}
+
+
+async def test_members_of_a_keylane_before_marks_are_described_as_they_are() -> None:
+    """A lane beyond the partitions shows that they have lanes."""
+    context = FakeContext()
+    old = {"a": (SAID, assignment([("orders", 0), ("orders", 1)])), "b": (SAID, assignment(ONE))}
+
+    assert await shown_in(context, 6, old) == old

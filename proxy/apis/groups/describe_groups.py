@@ -23,7 +23,7 @@ from kio.schema.types import TopicName
 from kio.static.primitive import i32
 
 from keylane.assignor.marks import read_shown
-from keylane.assignor.protocol import read_assignment, write_assignment
+from keylane.assignor.protocol import Assignment, read_assignment, write_assignment
 from keylane.errors import FrameInvalid
 from keylane.proxy.apis.groups.consumer.wire import KEY_RANGE
 from keylane.proxy.apis.shared.context import Context
@@ -33,7 +33,7 @@ from keylane.proxy.apis.shared.relay import forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.consumer_group import ConsumerGroup
 from keylane.proxy.groups.consumer_members import GroupMember, Lanes
-from keylane.proxy.groups.direct_members import WholeTopics, expand
+from keylane.proxy.groups.direct_members import are_lanes, expand
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.whole_topics import direct_of, known_topics
@@ -44,7 +44,6 @@ from keylane.wire.group_members import (
     replace_bytes,
     splice,
 )
-from keylane.wire.primitives import Buffer
 
 
 async def handle_list_groups(request: Request, context: Context) -> Buffers:
@@ -67,36 +66,37 @@ def without_hidden_names(request: Request, frame: Frame, context: Context) -> Bu
 def _show_classic(
     members: Sequence[MemberEntry], context: Context, *, flexible: bool
 ) -> Iterator[Edit]:
-    """Yield the edits of a classic group: subscriptions as sent, and direct members' lanes."""
+    """Yield the edits of a classic group: subscriptions as sent; lanes while some are direct."""
     registry = context.registry
     shown = {
         member.member_id: read_shown(member.metadata.data, registry.physical_name)
         for member in members
     }
-    direct = direct_of(shown, registry)
-    topics: WholeTopics = {}
-    if direct:
-        topics = known_topics({name for one in shown.values() for name in one.names}, registry)
     for member in members:
         taken = shown[member.member_id].changed
         if taken is not None:
             yield replace_bytes(member.metadata, taken, flexible=flexible)
-        if member.member_id in direct and member.assignment is not None:
-            lanes = _lanes_of(member.assignment.data, topics)
-            if lanes is not None:
-                yield replace_bytes(member.assignment, lanes, flexible=flexible)
+    direct = direct_of(shown, registry)
+    if not direct:
+        return
+    topics = known_topics({name for one in shown.values() for name in one.names}, registry)
+    given = {member.member_id: _read_given(member) for member in members}
+    if are_lanes((given[member_id].lanes for member_id in direct), topics):
+        return  # they are behind a keylane of a version before marks
+    for member in members:
+        mine = given[member.member_id]
+        # A leader at a broker's own address gives partitions to members behind keylane, too.
+        lanes = mine.lanes if are_lanes([mine.lanes], topics) else expand(mine.lanes, topics)
+        if member.assignment is not None and sorted(lanes) != sorted(mine.lanes):
+            data = write_assignment(lanes, version=mine.version, user_data=mine.user_data)
+            yield replace_bytes(member.assignment, data, flexible=flexible)
 
 
-def _lanes_of(data: Buffer, topics: WholeTopics) -> bytes | None:
-    """Return an assignment of partitions with their lanes; None: it has none, or is unreadable."""
+def _read_given(member: MemberEntry) -> Assignment:
     try:
-        given = read_assignment(data)
+        return read_assignment(b"" if member.assignment is None else member.assignment.data)
     except FrameInvalid:
-        return None
-    lanes = expand(given.lanes, topics)
-    if lanes == sorted(given.lanes):
-        return None
-    return write_assignment(lanes, version=given.version, user_data=given.user_data)
+        return Assignment(version=0, lanes=())  # of a client with bytes that are not Kafka's
 
 
 async def handle_consumer_group_describe(request: Request, context: Context) -> Buffers:
