@@ -107,6 +107,7 @@ def run_confluent(args: argparse.Namespace) -> None:
             "isolation.level": args.isolation,
             **({"socket.timeout.ms": args.request_timeout_ms} if args.request_timeout_ms else {}),
             **protocol,
+            **dict(each.split("=", 1) for each in args.settings.split(",") if each),
         }
     )
     consumer.subscribe(
@@ -201,6 +202,7 @@ def main() -> None:
     parser.add_argument("--poll-records", type=int, default=500)
     parser.add_argument("--session-timeout-ms", type=int, default=10_000)
     parser.add_argument("--request-timeout-ms", type=int, default=0, help="0: the client's own")
+    parser.add_argument("--settings", default="", help="of librdkafka: key=value,key=value")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: STOPPING.set())
     if args.library == "aiokafka":

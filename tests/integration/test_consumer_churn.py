@@ -22,6 +22,8 @@ SETTINGS = KEPT | {
 }
 """Sessions outlive a broker that is killed and started."""
 SETTLE_S = 120
+LIBRDKAFKA = "reconnect.backoff.max.ms=1000,metadata.recovery.strategy=none"
+"""Members come back before their session ends, and do not hang (docs/clients.md)."""
 
 
 def test_eight_java_and_eight_librdkafka_members(tmp_path) -> None:
@@ -33,7 +35,8 @@ def test_eight_java_and_eight_librdkafka_members(tmp_path) -> None:
         kafka = broker.bootstrap
         make_topic(AdminClient({"bootstrap.servers": kafka}), NewTopic("orders", 2, 1))
         nodes = Nodes(kafka, ["orders=16"], folder=tmp_path, count=2)
-        with nodes, Group(nodes.bootstrap, "orders", "billing", protocol="consumer") as group:
+        how = {"protocol": "consumer", "settings": LIBRDKAFKA}
+        with nodes, Group(nodes.bootstrap, "orders", "billing", **how) as group:
             java, librdkafka = group.add("java", 7), group.add("confluent", 7)
             group.wait_for_lanes(LANE_COUNT, timeout_s=SETTLE_S)
             with steady_flow(kafka, "orders", 400) as values:
