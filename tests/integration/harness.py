@@ -53,6 +53,10 @@ class Seen:
         """Members that got a record."""
         return {sighting.member for sighting in self.sightings}
 
+    def lanes_of(self, members: Iterable[str]) -> dict[str, list[int]]:
+        """Return the lanes that members hold by their reports."""
+        return {name: sorted(self.lanes[name]) for name in members}
+
     def assert_keys_in_order(self) -> None:
         """Values of a key are numbers that only ascend, and each key has one member."""
         last: dict[str | None, int] = {}
@@ -173,6 +177,11 @@ class Group:
             command += ["--session-timeout", str(options.get("session_timeout_ms", 10_000))]
         return start_java_tool("kafka-verifiable-consumer", *command)
 
+    @property
+    def living(self) -> list[str]:
+        """Members whose process runs."""
+        return [name for name, process in self.processes.items() if process.poll() is None]
+
     def kill(self, name: str) -> None:
         """SIGKILL a member."""
         self.processes[name].kill()
@@ -193,6 +202,7 @@ class Group:
                     raise AssertionError(
                         f"not within {timeout_s:g} s: {what}; seen {len(self.seen.sightings)} "
                         f"records at {sorted(self.seen.busy())}, "
+                        f"lanes {self.seen.lanes_of(self.living)}, "
                         f"last events {self.seen.events[-8:]}"
                     )
                 self._changed.wait(left_s)

@@ -15,12 +15,12 @@ from tests.integration.test_group_handover import log_ends, stable_offsets
 
 LANE_COUNT = 32
 SETTINGS = KEPT | {
-    "group.consumer.min.session.timeout.ms": "15000",
-    "group.consumer.session.timeout.ms": "15000",
+    "group.consumer.min.session.timeout.ms": "30000",
+    "group.consumer.session.timeout.ms": "30000",
     "group.consumer.min.heartbeat.interval.ms": "1000",
     "group.consumer.heartbeat.interval.ms": "2000",
 }
-"""Sessions outlive a broker that is killed and started."""
+"""Sessions outlive a take-over, and a broker that is killed and started."""
 SETTLE_S = 120
 LIBRDKAFKA = "reconnect.backoff.max.ms=1000,metadata.recovery.strategy=none"
 """Members come back before their session ends, and do not hang (docs/clients.md)."""

@@ -99,17 +99,22 @@ def test_members_that_join_leave_and_die_lose_nothing(quick_kafka, keylane, quic
     assert stable_offsets(quick_kafka, f"g-{name}", name, 2) == ends
 
 
-def test_another_node_takes_a_group_over(quick_kafka, tmp_path, quick_topic) -> None:
-    """kill -9 of the node that serves the group: nothing lost, nothing committed comes again."""
-    name = quick_topic("orders", partitions=2)
-    nodes = Nodes(quick_kafka, ["orders*=16"], folder=tmp_path, count=2)
+def test_another_node_takes_a_group_over(own_broker, tmp_path, request) -> None:
+    """kill -9 of the node that serves the group: nothing lost, nothing committed comes again.
+
+    Sessions are as long as by default: a take-over ends none.
+    """
+    kafka = own_broker.bootstrap
+    admin = AdminClient({"bootstrap.servers": kafka})
+    name = make_topic_factory(admin, request.node.name)("orders", partitions=2)
+    nodes = Nodes(kafka, ["orders*=16"], folder=tmp_path, count=2)
     try:
         nodes.start()
         with consumer_group(nodes.bootstrap, name, f"g-{name}") as group:
             group.add("confluent", 3)
             group.add("java", 1)
             group.wait_for_lanes(LANE_COUNT, timeout_s=120)
-            with steady_production(quick_kafka, name) as values:
+            with steady_production(kafka, name) as values:
                 group.wait(lambda seen: len(seen.sightings) > 1000, timeout_s=60, what="records")
                 serving = [each for each in nodes.processes if f"group=g-{name}" in each.log]
                 serving[0].kill()
@@ -119,9 +124,11 @@ def test_another_node_takes_a_group_over(quick_kafka, tmp_path, quick_topic) -> 
                 group.add("confluent", 1)
                 group.wait_for_lanes(LANE_COUNT, timeout_s=90)
             assert_nothing_lost(group, values)
+            log = "".join(each.log for each in nodes.processes)
     finally:
         nodes.stop()
 
+    assert "member ended" not in log
     group.seen.assert_first_sightings_in_order()
     group.seen.assert_one_owner_at_a_time()
 

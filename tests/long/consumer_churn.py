@@ -82,11 +82,6 @@ class ChurnGroup(Group):
         self.times.setdefault(name, []).append(now_s)
         self.lane_times.setdefault(lane, []).append(now_s)
 
-    @property
-    def living(self) -> list[str]:
-        """Members whose process runs."""
-        return [name for name, process in self.processes.items() if process.poll() is None]
-
     def pauses(
         self, times: Mapping[Any, list[float]], places: Iterable[Any], window: tuple[float, float]
     ) -> list[float]:
