@@ -247,7 +247,8 @@ class Forgetting:
                     await groups.save_held(group, dict.fromkeys(hands))
         except KeylaneError as error:
             log.debug(
-                "lanes of members not forgotten: trying again in the next round group=%s reason=%s",
+                "lanes of members may still be in the journal: its next load has them looked at "
+                "again group=%s reason=%s",
                 group,
                 error,
             )

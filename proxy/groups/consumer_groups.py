@@ -22,7 +22,7 @@ LANE_COST: Final = 256
 MEMBER_COST: Final = 2_048
 """Roughly what CPython takes: a lane stands in what is held, given and planned."""
 PLAIN_MAX: Final = 100_000
-"""Members without lanes that are known, some 20 MB; one that is forgotten says all once more."""
+"""Members without lanes that are known, some 15 MB; one that is forgotten says all once more."""
 
 
 @dataclass(slots=True)
@@ -46,8 +46,11 @@ class ConsumerGroups:
         self._groups: CostBoundedDict[str, _Served] = CostBoundedDict(
             _Served, cost_max=cost_max, size_max=GROUPS_MAX
         )
-        self._plain: BoundedDict[tuple[str, str], bool] = BoundedDict(PLAIN_MAX)
-        """Group and id of members that have said all, and read no lanes."""
+        self._plain: BoundedDict[int, bool] = BoundedDict(PLAIN_MAX)
+        """Hashes of group and id of members that have said all, and read no lanes.
+
+        Clients choose both, in up to 32 KB each.
+        """
 
     def get(self, group: str, table: object) -> ConsumerGroup | None:
         """Return a group; None: it is unknown, or was begun before its journal was loaded anew.
@@ -84,15 +87,15 @@ class ConsumerGroups:
 
     def note_plain(self, group: str, member_id: str) -> None:
         """Note a member that has said all, and reads no lanes."""
-        self._plain[group, member_id] = True
+        self._plain[hash((group, member_id))] = True
 
     def note_lanes(self, group: str, member_id: str) -> None:
         """Note that a member reads lanes from now on."""
-        self._plain.pop((group, member_id), None)
+        self._plain.pop(hash((group, member_id)), None)
 
     def is_plain(self, group: str, member_id: str) -> bool:
         """Return whether a member is known to read no lanes."""
-        return self._plain.use((group, member_id)) is not None
+        return self._plain.use(hash((group, member_id))) is not None
 
     def names(self) -> list[str]:
         """Return the groups that are known."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -19,9 +19,8 @@ TICK_S: Final = 0.01
 def steady_flow(bootstrap: str, topic: str, per_s: int) -> Iterator[list[str]]:
     """Produce numbered values of all keys at an even rate until the block ends."""
     values: list[str] = []
-    stopping = threading.Event()
 
-    def run() -> None:
+    def run(stopping: threading.Event) -> None:
         # Without, a broker that is killed has batches written in another order.
         options = {"enable.idempotence": True, "partitioner": "murmur2_random"}
         producer = Producer({"bootstrap.servers": bootstrap, **options})
@@ -38,10 +37,18 @@ def steady_flow(bootstrap: str, topic: str, per_s: int) -> Iterator[list[str]]:
             producer.poll(0)
         assert producer.flush(120) == 0, "records were not produced"
 
-    thread = threading.Thread(target=run)
+    with beside(run):
+        yield values
+
+
+@contextmanager
+def beside(run: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Run in a thread for as long as the block; the event is set at its end."""
+    stopping = threading.Event()
+    thread = threading.Thread(target=run, args=(stopping,))
     thread.start()
     try:
-        yield values
+        yield
     finally:
         stopping.set()
         thread.join()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 
+from tests.integration.flow import beside
 from tests.integration.harness import Group, Seen, produce
 from tests.integration.test_key_range_assignor import COOPERATIVE, JAVA, KEYS, metric
 
@@ -40,24 +40,16 @@ def excess_of(seen: Seen, records: Counter[int]) -> float:
     return busiest / max(mean, *records.values())
 
 
-@contextmanager
-def the_same_again(bootstrap: str, topic: str) -> Iterator[None]:
+def the_same_again(bootstrap: str, topic: str) -> Callable[[threading.Event], None]:
     """Produce all keys again and again: a first look may see a part of them only."""
-    ending = threading.Event()
 
-    def run() -> None:
+    def run(stopping: threading.Event) -> None:
         number = 1
-        while not ending.wait(PAUSE_S):
+        while not stopping.wait(PAUSE_S):
             produce(bootstrap, topic, zipf_keys(), rounds=1, codecs=["lz4"], first=number)
             number += 1
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join()
+    return run
 
 
 @pytest.mark.timeout(420)
@@ -90,7 +82,7 @@ def test_a_group_on_skewed_keys_gets_balanced(libraries, assignor, kafka, keylan
         records = Counter(lane for lane, _ in first)
         before = excess_of(group.seen, records)
 
-        with the_same_again(kafka, name):
+        with beside(the_same_again(kafka, name)):
             group.wait(
                 lambda seen: (
                     sum(map(len, seen.lanes.values())) == LANE_COUNT

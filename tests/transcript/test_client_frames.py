@@ -123,7 +123,7 @@ def test_a_frame_is_understood(one) -> None:
 @EACH
 async def test_a_frame_goes_up_as_it_came(one) -> None:
     """The broker gets the client's bytes; its answer changes in addresses and versions only."""
-    await _pass(one, one.body, one.answer_body)
+    await _assert_passes(one, one.body, one.answer_body)
 
 
 @EACH
@@ -134,7 +134,7 @@ async def test_unknown_tagged_fields_pass(one) -> None:
     answer = read_response(key, version, memoryview(one.answer_body))
     tags = write_tags({99: b"of the header", 5: b""}) if request.__flexible__ else b""
 
-    await _pass(
+    await _assert_passes(
         one,
         write_message(with_unknown_tags(request, rng)),
         write_message(with_unknown_tags(answer, rng)),
@@ -143,7 +143,7 @@ async def test_unknown_tagged_fields_pass(one) -> None:
     )
 
 
-async def _pass(
+async def _assert_passes(
     one: Recorded,
     body: bytes,
     answer_body: bytes,

@@ -141,7 +141,7 @@ def test_lanes_are_forgotten_by_the_node_that_serves_the_group() -> None:
 
 
 def test_lanes_whose_end_the_journal_does_not_take_are_looked_at_again() -> None:
-    """The record is there after a restart; then two more rounds forget it."""
+    """The record is there after a restart, whose rounds judge it anew."""
 
     async def test(node: Node) -> None:
         await hold(node, "g")
