@@ -221,7 +221,8 @@ class Lane:
             first -= 1
         after = self._runs[stop] if stop < len(self._runs) else None
         if after is not None and after.slice is None and after.start == gap.end:
-            gap.end = after.end
+            # A gap goes out under the epoch of its end: clients compare their position with it.
+            gap.end, gap.leader_epoch = after.end, after.leader_epoch
             stop += 1
         return first, stop
 

@@ -101,14 +101,25 @@ class Lineage:
         seen = [i for i in range(len(self._starts)) if self._starts[i] < offset]
         return EpochStart(self._epochs[seen[-1]], self._starts[seen[-1]]) if seen else None
 
-    def compare(self) -> Generator[int, EpochEnd, int | None]:
+    def compare(self, leader_epoch: int) -> Generator[int, EpochEnd, int | None]:
         """Yield epochs to ask a leader for, take its answers, return where its log is another one.
 
-        None: it has all that was seen here, also meanwhile.
+        None: it has all that was seen here. Another connection may read on between question and
+        answer; where it meets another epoch, the leader is asked anew.
         """
-        equal_end, asked = 2**63, self.newest
+        while True:
+            newest = self.newest
+            cut = yield from self._compare_once(leader_epoch)
+            if self.newest == newest:
+                return cut
+
+    def _compare_once(self, leader_epoch: int) -> Generator[int, EpochEnd, int | None]:
+        newest, seen_end, equal_end = self.newest, self.end, 2**63
+        asked = newest
         while asked >= 0:
             found = yield asked
+            if found.epoch == newest == leader_epoch and found.end >= seen_end:
+                return None  # in its own epoch a log only grows, and is read on meanwhile
             equal_end = min(equal_end, found.end, self._end_of(found.epoch))
             lower = self._floor(found.epoch)
             asked = lower if found.epoch < asked and lower < found.epoch else NO_EPOCH

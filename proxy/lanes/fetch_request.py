@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from keylane.keyrange.key_split import KeySplit
+from keylane.offsets.lineage import NO_EPOCH
 from keylane.wire.batch import CODEC_NONE
 from keylane.wire.primitives import Buffer
 
@@ -32,6 +33,8 @@ class LaneFetch(NamedTuple):
     """Codec that compresses the batches again."""
     chosen_name: str = ""
     """A lane name that the client chose; empty where the operator has given the topic lanes."""
+    leader_epoch: int = NO_EPOCH
+    """Of the leader that the client knows (KIP-320); NO_EPOCH: it does not say."""
 
     def is_beside(self, other: LaneFetch) -> bool:
         """Return whether both surely are of one split of one partition, by their very objects."""

@@ -329,7 +329,7 @@ class LaneFetcher:
                 stats.lane_bytes += size_bytes
                 turn.claim.is_starved = False
             else:
-                error_code = turn.error_code
+                error_code = turn.error_code or turn.leader_error
                 turn.claim.is_starved = not error_code and poll.could_have_had(turn)
             stats.lane_fetches_empty += not taken.has_records
             # As a broker's error: librdkafka resets to the log start that came with it, if any.

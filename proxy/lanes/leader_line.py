@@ -115,7 +115,7 @@ class Line:
         if epoch == lineage.leader_epoch and not is_again:
             return
         try:
-            cut = await place_cut(lineage, source.end_of_epoch)
+            cut = await place_cut(lineage, epoch, source.end_of_epoch)
         except LeaderSilent as error:
             log.warning("leader cannot be compared: reading anew error=%s", error)
             self.is_sure, cut = False, None
@@ -128,13 +128,13 @@ class Line:
 
 
 async def place_cut(
-    lineage: Lineage, end_of_epoch: Callable[[int], Awaitable[EpochEnd]]
+    lineage: Lineage, leader_epoch: int, end_of_epoch: Callable[[int], Awaitable[EpochEnd]]
 ) -> int | None:
     """Return the offset from which a leader's log differs from the log that was seen, or None.
 
     Raises: UpstreamLost; LeaderSilent.
     """
-    questions = lineage.compare()
+    questions = lineage.compare(leader_epoch)
     found: EpochEnd | None = None
     while True:
         try:

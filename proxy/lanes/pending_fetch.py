@@ -1,6 +1,11 @@
 """One fetch request of lanes under way: the batches it has got, and the data it waits for.
 
-Source: KIP-74 (limits), KIP-227 (long polls); `fetcher` says when a request is answered.
+A client that knows another leader than the reader gets an error in place of records, as from a
+broker. Records of a new leader would reach a client that is comparing its position with it, and
+librdkafka would then drop records that it has not handed out yet (docs/decisions/026).
+
+Source: KIP-74 (limits), KIP-227 (long polls), KIP-320 (leader epochs); `fetcher` says when a
+request is answered.
 """
 
 from __future__ import annotations
@@ -10,8 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
 from keylane.cache.lane_values import Claim, Taken
-from keylane.offsets.lineage import FRESH_S
+from keylane.offsets.lineage import FRESH_S, NO_EPOCH
 from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
 from keylane.proxy.lanes.reader import PartitionReader
 
@@ -41,6 +48,14 @@ class Turn:
     target: int
     """Log end when the request came, -1 until it is known."""
     error_code: int = 0
+
+    @property
+    def leader_error(self) -> int:
+        """Return the error of a client that knows another leader than the reader has met, or 0."""
+        known, met = self.wanted.leader_epoch, self.reader.lineage.leader_epoch
+        if known == met or NO_EPOCH in (known, met):
+            return 0
+        return ErrorCode.fenced_leader_epoch if known < met else ErrorCode.unknown_leader_epoch
 
     @property
     def is_caught_up(self) -> bool:
@@ -161,9 +176,12 @@ class LanePoll:
             turn.target = turn.reader.end
 
     def _collect(self, turn: Turn) -> None:
-        if turn.reader.lineage.is_doubtful or self._is_stale(turn.reader):
+        taken, wanted, lineage = turn.taken, turn.wanted, turn.reader.lineage
+        if wanted.leader_epoch != lineage.leader_epoch and (error_code := turn.leader_error):
+            self._has_failed |= error_code == ErrorCode.fenced_leader_epoch
+            return  # of a later leader than here the next read learns
+        if lineage.is_doubtful or self._is_stale(turn.reader):
             return  # a read that begins now meets the leader, and then it is taken
-        taken, wanted = turn.taken, turn.wanted
         before_bytes, had_records = taken.size_bytes, taken.has_records
         room = min(self._left_bytes, wanted.partition_max_bytes - before_bytes)
         at_least_one = not self._has_bytes

@@ -40,9 +40,10 @@ def play(world: Replicas, action: Action) -> None:
         world.log.log_start = max(world.log.log_start, min(4 * count, world.log.end))
 
 
-def compared(lineage: Lineage, log: Replica) -> int | None:
-    """Ask a log as a driver does."""
-    questions = lineage.compare()
+def compared(lineage: Lineage, world: Replicas) -> int | None:
+    """Ask the leader as a driver does."""
+    log = world.log
+    questions = lineage.compare(world.epoch)
     try:
         asked = next(questions)
         while True:
@@ -72,7 +73,7 @@ def test_a_reader_that_has_all_finds_the_exact_place(seed) -> None:
         log = world.log
         if action[0] != "read":
             continue
-        cut = compared(lineage, log)
+        cut = compared(lineage, world)
         differs = next(
             (o for o, e in enumerate(seen) if o >= log.end or log.epochs[o] != e), len(seen)
         )
@@ -83,6 +84,46 @@ def test_a_reader_that_has_all_finds_the_exact_place(seed) -> None:
         fresh = log.epochs[differs : differs + action[2]]
         lineage.note(differs + len(fresh), starts_of(fresh, differs))
         seen += fresh
+        lineage.check()
+
+
+@given(seed=st.integers(0, 2**32))
+def test_two_connections_are_compared_at_the_same_time(seed) -> None:
+    """The first reads on while the second waits for answers: what it reads is no difference."""
+    random = Random(seed)
+    world, lineage = Replicas([Replica() for _ in range(REPLICAS)]), Lineage()
+    seen: list[int] = []
+
+    def read(count: int) -> None:
+        log = world.log
+        cut = compared(lineage, world)
+        if cut is not None:
+            lineage.truncate(cut)
+            del seen[cut:]
+        fresh = log.epochs[len(seen) : len(seen) + count]
+        lineage.note(len(seen) + len(fresh), starts_of(fresh, len(seen)))
+        seen.extend(fresh)
+
+    for action in actions_of(random):
+        play(world, action)
+        if action[0] != "read":
+            continue
+        second, cut = lineage.compare(world.epoch), None
+        try:
+            asked = next(second)
+            while True:
+                read(random.randint(0, 9))
+                world.append(random.randint(0, 9))
+                found = EpochEnd(*world.log.end_of_epoch(asked))
+                world.append(random.randint(0, 9))
+                read(random.randint(0, 9))
+                asked = second.send(found)
+        except StopIteration as stop:
+            cut = stop.value
+
+        assert cut is None
+        read(action[2])
+        assert seen == world.log.epochs[: len(seen)]
         lineage.check()
 
 
@@ -100,7 +141,7 @@ def test_a_reader_with_gaps_keeps_nothing_of_another_log(seed) -> None:
         seen = {offset: epoch for offset, epoch in seen.items() if offset >= log.log_start}
         if action[0] != "read":
             continue
-        cut = compared(lineage, log)
+        cut = compared(lineage, world)
         if cut is not None:
             lineage.truncate(cut)
             seen = {offset: epoch for offset, epoch in seen.items() if offset < cut}

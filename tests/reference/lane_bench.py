@@ -76,6 +76,7 @@ class Bench:
         reserve: bool = True,
         codec: int = 0,
         chosen_name: str = "",
+        leader_epoch: int = -1,
     ) -> list[LaneAnswer]:
         """Fetch lanes at offsets."""
         lanes = tuple(
@@ -90,6 +91,7 @@ class Bench:
                 reserve=reserve,
                 codec=codec,
                 chosen_name=chosen_name,
+                leader_epoch=leader_epoch,
             )
             for lane, offset in offsets.items()
         )

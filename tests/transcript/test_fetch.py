@@ -133,6 +133,19 @@ async def test_lanes(version) -> None:
     assert context.events == ["fetch lanes"]
 
 
+@pytest.mark.parametrize(("version", "known"), [(8, -1), (9, 6), (11, 6), (17, 6)])
+async def test_the_leader_that_a_client_knows_is_compared(version, known) -> None:
+    """From v9 on fetches name it (KIP-320)."""
+    context = FakeContext()
+    context.world.lane_answers.append([lane()])
+    asked = topic("orders", {0: 9})
+    asked["partitions"][0]["current_leader_epoch"] = 6
+
+    await call(context, FETCH, version, request(asked))
+
+    assert [each.leader_epoch for each in context.world.fetched[0].lanes] == [known]
+
+
 @pytest.mark.parametrize("is_librdkafka", [True, False])
 async def test_librdkafka_gets_gaps_as_control_batches(is_librdkafka) -> None:
     """Other clients take an empty control batch for damage, librdkafka any other empty one."""

@@ -16,7 +16,9 @@ them. A partition that it was not given is refused with TOPIC_AUTHORIZATION_FAIL
 once. Such clients get no fetch sessions. If ranges change while a request waits, the answer is
 NOT_LEADER_OR_FOLLOWER, so that the client asks again.
 A request that names lanes and plain topics is answered as soon as either has data.
-Not done: follower fetch of lanes (KIP-392), leader epochs of lanes are not fenced.
+A client that knows another leader of the partition than the reader gets no records: see
+`pending_fetch`.
+Not done: follower fetch of lanes (KIP-392).
 
 Source: protocol guide, Fetch; KIP-227, KIP-516, KIP-951.
 """
@@ -284,6 +286,7 @@ def _lane_fetch(entry: FetchPartition, view: View, codec: int, chosen_name: str)
         view.reserve,
         codec,
         chosen_name,
+        entry.current_leader_epoch,
     )
 
 

@@ -99,6 +99,23 @@ def test_a_batch_whose_records_are_behind_the_client_is_none() -> None:
     assert (batch.base, batch.last, batch.is_control) == (5, 9, True)
 
 
+def test_a_gap_goes_out_under_the_epoch_of_its_end() -> None:
+    """A client compares its position with the leader under it; an earlier one had no such end."""
+    broker = BrokerLog()
+    for epoch in (1, 2):
+        broker.lead(epoch)
+        for _ in range(10):
+            broker.append((A, b"v"))
+    log = log_of(block_of(broker, 10, 20), block_of(broker, 0, 10))
+    taken = Taken(0)
+
+    log.take(1, Claim(0, 0.0), taken, 1000, at_least_one=True)
+
+    assert spans(log, 1) == [(0, 20, "gap")]
+    (batch,) = read_batches(b"".join(taken.records()))
+    assert (batch.last, batch.fields[2]) == (19, 2)
+
+
 def test_a_gap_before_records_needs_no_header() -> None:
     """The next batch moves the client on."""
     broker = broker_of([A] * 10 + [B] * 10)

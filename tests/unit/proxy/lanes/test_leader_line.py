@@ -201,3 +201,61 @@ def test_a_leader_that_is_over_is_not_read() -> None:
         assert answer.error_code == 6 and offsets_of(answer) == []
 
     run_virtual(main)
+
+
+def test_a_client_that_knows_an_earlier_leader_compares_first() -> None:
+    """FENCED_LEADER_EPOCH, as from a broker, though the next records are at hand."""
+
+    async def main() -> None:
+        log = led_log()
+        bench = Bench(log)
+        await bench.fetch_one(0, 40, leader_epoch=1)
+        log.lead(2)
+        log.append((A, b"new"))
+        await bench.fetch_one(0, OLD_END, leader_epoch=2)
+
+        answers = [await bench.fetch_one(0, 40, leader_epoch=epoch) for epoch in (1, 2, -1)]
+
+        assert [answer.error_code for answer in answers] == [74, 0, 0]
+        assert [offsets_of(answer) for answer in answers] == [
+            [],
+            [*range(40, 52, 2), 51],
+            [*range(40, 52, 2), 51],
+        ]
+
+    run_virtual(main)
+
+
+def test_a_client_that_waits_while_another_leader_begins_gets_none_of_its_records() -> None:
+    """What the leader before wrote is answered; the rest is for the next fetch."""
+
+    async def main() -> None:
+        log = led_log()
+        bench = Bench(log)
+        await bench.fetch_one(0, 40, leader_epoch=1)
+        waiting = spawn(bench.fetch_one(0, OLD_END, leader_epoch=1), "fetch")
+        await asyncio.sleep(0.1)
+        log.lead(2)
+        log.append((A, b"new"))
+        answer = await waiting
+
+        assert (answer.error_code, answer.records) == (74, ())
+
+    run_virtual(main)
+
+
+def test_a_client_that_knows_a_later_leader_waits_for_it() -> None:
+    """Of a leader that keylane has not met it gets UNKNOWN_LEADER_EPOCH when the wait is over."""
+
+    async def main() -> None:
+        log = led_log()
+        bench = Bench(log)
+        await bench.fetch_one(0, 40)
+        early = await bench.fetch_one(0, 40, leader_epoch=2)
+        log.lead(2)
+        answer = await bench.fetch_one(0, 40, leader_epoch=2)
+
+        assert (early.error_code, early.records) == (75, ())
+        assert offsets_of(answer) == list(range(40, OLD_END, 2))
+
+    run_virtual(main)
