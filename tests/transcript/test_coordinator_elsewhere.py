@@ -72,5 +72,6 @@ async def test_librdkafka_gets_an_error_to_ask_again(version: int) -> None:
     answer = request.decode_answer(b"".join(buffers))
     reported = answer.groups[0] if version >= 8 else answer
     assert reported.error_code == 0
-    codes = [entry.error_code for topic in reported.topics for entry in topic.partitions]
-    assert codes == [UNSTABLE, UNSTABLE]
+    entries = [entry for topic in reported.topics for entry in topic.partitions]
+    assert [entry.error_code for entry in entries] == [UNSTABLE, UNSTABLE]
+    assert {entry.committed_offset for entry in entries} == {-1000}  # "the committed one" to it

@@ -323,6 +323,49 @@ async def test_an_error_of_the_whole_group(version) -> None:
         check(answer(version, error_code=16), found)
 
 
+@pytest.mark.parametrize("version", range(7, 11))
+@pytest.mark.parametrize("error_code", [14, 15, 16])
+async def test_librdkafka_asks_again_when_the_coordinator_is_away(version, error_code) -> None:
+    """With the error of a group its lanes would never get an offset (docs/clients.md)."""
+    context = FakeContext()
+    context.is_librdkafka = True
+    context.expect(FETCH, None, answer(version, error_code=error_code))
+
+    found = await call(context, FETCH, version, request(version, topic("orders", [0, 5])))
+
+    assert (found if version < 8 else found["groups"][0])["error_code"] == 0
+    assert list(shown(version, found).values()) == [{0: "error 88", 5: "error 88"}]
+
+
+@pytest.mark.parametrize("version", range(7, 11))
+async def test_librdkafka_gets_the_error_of_a_missing_right(version) -> None:
+    """An error that another try does not change passes."""
+    context = FakeContext()
+    context.is_librdkafka = True
+    context.expect(FETCH, None, answer(version, error_code=30))
+
+    found = await call(context, FETCH, version, request(version, topic("orders", [0, 5])))
+
+    assert (found if version < 8 else found["groups"][0])["error_code"] == 30
+
+
+@pytest.mark.parametrize(("is_librdkafka", "offset"), [(True, -1000), (False, -1)])
+@pytest.mark.parametrize("version", range(7, 11))
+async def test_an_offset_under_a_transaction_is_no_reset(version, is_librdkafka, offset) -> None:
+    """librdkafka may take the number for the committed offset: -1000 stands for it there."""
+    context = FakeContext()
+    context.is_librdkafka = is_librdkafka
+    bad, good = one(version, "orders", {0: -1}, 88), one(version, "orders", {1: 12})
+    both = {**bad, "partitions": bad["partitions"] + good["partitions"]}
+    context.expect(FETCH, None, answer(version, both))
+
+    found = await call(context, FETCH, version, request(version, topic("orders", [0, 1])))
+
+    (entry,) = (found if version < 8 else found["groups"][0])["topics"]
+    positions = {lane["partition_index"]: lane["committed_offset"] for lane in entry["partitions"]}
+    assert positions == {0: offset, 1: 12}
+
+
 @pytest.mark.parametrize("version", versions(FETCH))
 async def test_lanes_out_of_range_are_left_out(version) -> None:
     """As a broker leaves out partitions that it does not know."""

@@ -51,7 +51,7 @@ from keylane.proxy.apis.shared.large import (
     read_answer,
     write_answer,
 )
-from keylane.proxy.apis.shared.refusals import GROUP_DENIED
+from keylane.proxy.apis.shared.refusals import GROUP_DENIED, for_librdkafka
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.apis.shared.views import find_views
@@ -68,6 +68,12 @@ STABLE_WAIT_S: Final = 2.0
 """Markers take milliseconds. Beyond that the client asks again: what it sends meanwhile waits."""
 STABLE_PAUSE_S: Final = 0.01
 STABLE_PAUSE_S_MAX: Final = 0.2
+COORDINATOR_CODES: Final = (
+    ErrorCode.not_coordinator,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.coordinator_load_in_progress,
+)
+"""Of a group, for now; a heartbeat of the member is answered the same."""
 FINAL_CODES: Final = (ErrorCode.topic_authorization_failed, ErrorCode.unknown_topic_id)
 """Of a topic: a missing right, and an id of no topic, stay as they are."""
 
@@ -127,6 +133,8 @@ async def handle_offset_fetch(request: Request, wanted: Any, context: Context) -
             for each in denied
         )
         answer = replace(answer, groups=(*answer.groups, *refused))
+    if context.is_librdkafka:
+        answer = for_librdkafka(request, answer)
     groups = answer.groups if request.api_version >= MANY_GROUPS_VERSION else (answer,)
     entries = sum(count_partitions(group.topics) for group in groups)
     return await write_answer(request, answer, entries, context)
@@ -279,12 +287,15 @@ async def _present(question: GroupQuestion, answer: Any, context: Context) -> An
     """A group's answer with lanes in place of lane topics' partitions."""
     code = getattr(answer, "error_code", NONE)
     if code != NONE and not answer.topics:
+        asked = question.entry.topics or ()
+        if context.is_librdkafka and _is_for_now(question, code):
+            # With an error of the whole group it never asks again (docs/clients.md).
+            later = tuple(_refused_topic(question, each, UNSTABLE) for each in asked)
+            return replace(answer, topics=later, error_code=ErrorCode.none)
         if question.version >= MANY_GROUPS_VERSION:
             return answer
         # The coordinator has moved, for example: see there why each partition is named.
-        refused = tuple(
-            _refused_topic(question, each, code) for each in question.entry.topics or ()
-        )
+        refused = tuple(_refused_topic(question, each, code) for each in asked)
         return replace(answer, topics=refused)
     if question.topics is None:
         return replace(answer, topics=tuple(await _present_all(question, answer, context)))
@@ -307,6 +318,12 @@ async def _present(question: GroupQuestion, answer: Any, context: Context) -> An
         note_answered(question.group, view, lanes, context)
         topics.append(_named(physical, view, lanes, by_id=question.by_id))
     return replace(answer, topics=tuple(topics))
+
+
+def _is_for_now(question: GroupQuestion, code: int) -> bool:
+    """Return whether a refused group can be asked for again, partition by partition."""
+    is_asked = question.topics is not None and question.version >= STABLE_VERSION
+    return is_asked and code in COORDINATOR_CODES
 
 
 def _lacks(physical: Any, view: View, indexes: Sequence[int]) -> bool:

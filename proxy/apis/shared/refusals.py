@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
+from kio.static.primitive import i64
 
 from keylane.errors import GroupDenied, NotCoordinator
 from keylane.proxy.apis.shared.context import Context
@@ -29,6 +30,8 @@ ASK_AGAIN: Final = ErrorCode.unstable_offset_commit
 """The only error on which librdkafka asks again for partitions. On any other one, of the whole
 answer too, they wait without end (rd_kafka_assignment_apply_offsets). Meanwhile its next heartbeat
 is answered NOT_COORDINATOR."""
+STORED: Final = i64(-1000)
+"""librdkafka's own number for the committed offset (RD_KAFKA_OFFSET_STORED)."""
 GROUP_ERRORS_VERSION: Final = 8
 """First version of OffsetFetch with errors per group."""
 
@@ -57,7 +60,8 @@ def refusing(handler: DecodedHandler) -> Handler:
             )
             code = ErrorCode(error.error_code)
             if request.api_key == ApiKey.OFFSET_FETCH and context.is_librdkafka:
-                code = ASK_AGAIN
+                refused = refusal(request, ASK_AGAIN)
+                return request.answer_entity(for_librdkafka(request, refused))
             return request.answer_entity(refusal(request, code))
 
     return served
@@ -104,6 +108,32 @@ def refusal(
     is_short = has_code(response) and whole is None
     asked = None if is_short else request.decode()
     return refuse(response, asked, code, message, whole=whole, **values)
+
+
+def for_librdkafka(request: Request, answer: Any) -> Any:
+    """Return an OffsetFetch answer whose refused partitions librdkafka asks for in any case.
+
+    librdkafka repeats the request. But where its partitions have changed meanwhile it takes the
+    offset beside UNSTABLE_OFFSET_COMMIT for the committed one, and for -1 it starts by its reset
+    policy (docs/clients.md).
+    """
+    has_many = request.api_version >= GROUP_ERRORS_VERSION
+    groups = [_with_stored(each) for each in (answer.groups if has_many else (answer,))]
+    return replace(answer, groups=tuple(groups)) if has_many else groups[0]
+
+
+def _with_stored(group: Any) -> Any:
+    topics = (
+        replace(
+            topic,
+            partitions=tuple(
+                replace(entry, committed_offset=STORED) if entry.error_code == ASK_AGAIN else entry
+                for entry in topic.partitions
+            ),
+        )
+        for topic in group.topics
+    )
+    return replace(group, topics=tuple(topics))
 
 
 def refused_entry(
