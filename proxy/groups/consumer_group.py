@@ -373,7 +373,7 @@ class ConsumerGroup:
         return member.given
 
     def late(self, now_s: float) -> list[GroupMember]:
-        """Return members that have not given up lanes within their rebalance time-out."""
+        """Return members that have not confirmed their lanes within their rebalance time-out."""
         found = (self.members[name] for name in self._unsettled)
         return [
             one
@@ -452,7 +452,7 @@ class ConsumerGroup:
         )
 
     def _set(self, member: GroupMember, *, owned: Lanes, given: Lanes, epoch: int) -> None:
-        before = member.held
+        before, has_moved = member.held, owned != member.owned
         if owned == given:
             owned = given
         member.owned, member.given = owned, given
@@ -464,7 +464,7 @@ class ConsumerGroup:
             self._release(lane, member.identity)
         for lane in after - before:
             self._holders.setdefault(lane, set()).add(member.identity)
-        if owned <= given:
+        if has_moved or owned == given:
             member.late_since_s = None
         self._note_settled(member)
 
@@ -486,7 +486,7 @@ class ConsumerGroup:
             self._unsettled.add(member.identity)
 
     def _note_late(self, member: GroupMember, now_s: float) -> None:
-        if member.late_since_s is None and member.owned - member.given:
+        if member.late_since_s is None and member.owned != member.given:
             member.late_since_s = now_s
 
     def _forget_topic(self, name: str) -> None:

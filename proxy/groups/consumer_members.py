@@ -146,7 +146,7 @@ class GroupMember:
     is_away: bool = False
     """A static member that went, and will be back."""
     late_since_s: float | None = None
-    """Time since which it holds lanes that it was asked to give up."""
+    """Time since which it has neither given up nor taken up the lanes that it was asked to."""
 
     @property
     def held(self) -> Lanes:

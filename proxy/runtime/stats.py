@@ -214,7 +214,7 @@ class ProxyStats:
         "reason", "Lanes that moved in groups of the consumer protocol, by reason."
     )
     members_late: int = _counter(
-        "Members removed, as they kept a lane beyond their rebalance time-out."
+        "Members removed, as they did not confirm their lanes within their rebalance time-out."
     )
     members_bypassing: int = _counter(
         "Times that members of a group on lanes were seen that bypass keylane."

@@ -33,6 +33,8 @@ class Sighting:
     offset: int
     key: str | None
     value: str
+    at_s: float
+    """Of the member's own clock: its report may be read after a later one of another member."""
 
 
 @dataclass(slots=True)
@@ -72,13 +74,14 @@ class Seen:
         """Expect repeats of uncommitted records only; first deliveries of a key ascend."""
         last: dict[str | None, int] = {}
         known: set[str] = set()
-        for sighting in self.sightings:
+        for sighting in sorted(self.sightings, key=lambda each: each.at_s):
             if sighting.value in known:
                 continue
             known.add(sighting.value)
             number = int(sighting.value.rsplit(":", 1)[1])
             assert last.get(sighting.key, -1) < number, (
-                f"{sighting.value} after {last[sighting.key]}"
+                f"{sighting.value} after {last[sighting.key]}: lane {sighting.lane} "
+                f"offset {sighting.offset} at {sighting.member} {sighting.at_s:.3f}"
             )
             last[sighting.key] = number
 
@@ -203,6 +206,7 @@ class Group:
                         f"not within {timeout_s:g} s: {what}; seen {len(self.seen.sightings)} "
                         f"records at {sorted(self.seen.busy())}, "
                         f"lanes {self.seen.lanes_of(self.living)}, "
+                        f"errors {[e for e in self.seen.events if e[1]['event'] == 'error'][-4:]}, "
                         f"last events {self.seen.events[-8:]}"
                     )
                 self._changed.wait(left_s)
@@ -299,16 +303,11 @@ class Group:
         event = reported.pop("event", None) or reported.pop("name", "")
         with self._changed:
             if event == "records":
-                for lane, offset, key, value in reported["records"]:
-                    self._sight(name, lane, offset, key, value)
+                for record in reported["records"]:
+                    self._sight(name, reported_at_s(reported), *record)
             elif event == "record_data":
-                self._sight(
-                    name,
-                    reported["partition"],
-                    reported["offset"],
-                    reported["key"],
-                    reported["value"],
-                )
+                record = [reported[each] for each in ("partition", "offset", "key", "value")]
+                self._sight(name, reported_at_s(reported), *record)
             elif event == "committed":
                 self._note_commits(
                     name, {int(lane): at for lane, at in reported["offsets"].items()}
@@ -320,9 +319,11 @@ class Group:
                 self._note_lanes(name, event.removeprefix("partitions_"), reported)
             self._changed.notify_all()
 
-    def _sight(self, name: str, lane: int, offset: int, key: str | None, value: str) -> None:
+    def _sight(
+        self, name: str, at_s: float, lane: int, offset: int, key: str | None, value: str
+    ) -> None:
         number = len(self.seen.sightings)
-        self.seen.sightings.append(Sighting(number, name, lane, offset, key, value))
+        self.seen.sightings.append(Sighting(number, name, lane, offset, key, value, at_s))
 
     def _note_commits(self, name: str, offsets: dict[int, int]) -> None:
         for lane, offset in offsets.items():

@@ -25,7 +25,7 @@ QUICK = KEPT | {
     "group.consumer.min.session.timeout.ms": "6000",
     "group.consumer.session.timeout.ms": "6000",
     "group.consumer.min.heartbeat.interval.ms": "1000",
-    "group.consumer.heartbeat.interval.ms": "1000",
+    "group.consumer.heartbeat.interval.ms": "2000",
 }
 """Members that are killed are gone after 6 s, not 45."""
 

@@ -212,7 +212,8 @@ def test_a_restarted_proxy_leaves_lanes_where_they_are(
     name = topic("lanes16")
     proxy = keylane("lanes16-*=16", args=("--assignor", "g-*=key-range"))
 
-    options = {"assignor": assignor, "session_timeout_ms": 12_000}
+    # A client that cannot connect may wait for 10 s before it tries again (docs/clients.md).
+    options = {"assignor": assignor, "session_timeout_ms": 45_000}
     with Group(proxy.bootstrap, name, f"g-{name}", **options) as group:
         group.add(library, 2)
         group.wait_for_lanes(LANES)

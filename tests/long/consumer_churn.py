@@ -76,11 +76,12 @@ class ChurnGroup(Group):
                 times = f"{at_s - since_s:8.3f} s (came at {came_s - since_s:8.3f})"
                 yield f"{times} lane {lane} {event} {name}"
 
-    def _sight(self, name: str, lane: int, offset: int, key: str | None, value: str) -> None:
-        super()._sight(name, lane, offset, key, value)
-        now_s = time.monotonic()
-        self.times.setdefault(name, []).append(now_s)
-        self.lane_times.setdefault(lane, []).append(now_s)
+    def _sight(
+        self, name: str, at_s: float, lane: int, offset: int, key: str | None, value: str
+    ) -> None:
+        super()._sight(name, at_s, lane, offset, key, value)
+        self.times.setdefault(name, []).append(at_s)
+        self.lane_times.setdefault(lane, []).append(at_s)
 
     def pauses(
         self, times: Mapping[Any, list[float]], places: Iterable[Any], window: tuple[float, float]

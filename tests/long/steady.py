@@ -63,8 +63,10 @@ class TimedGroup(Group):
         self._sent_s = sent_s
         self.latency_ms: list[float] = []
 
-    def _sight(self, name: str, lane: int, offset: int, key: str | None, value: str) -> None:
-        super()._sight(name, lane, offset, key, value)
+    def _sight(
+        self, name: str, at_s: float, lane: int, offset: int, key: str | None, value: str
+    ) -> None:
+        super()._sight(name, at_s, lane, offset, key, value)
         self.latency_ms.append((time.monotonic() - self._sent_s[value]) * 1000)
 
 

@@ -23,7 +23,7 @@ SCHEDULES, CHUNK = 1000, 20
 FOUND_SOON = {
     "two lanes are swapped": 5, "a scan leads on too far": 10, "the fastest lane is pushed": 10,
     "nothing leads lanes on": 20, "a commit is answered before the journal has it": 30,
-    "what was late is pushed no more": 90, "an answer lacks a piece": 80,
+    "what was late is pushed no more": 100, "an answer lacks a piece": 80,
     "a lease never ends": 120, "what is sent is not checked against the lease": 150,
     "what was loaded in another term is used": 120, "what lives is forgotten": 60,
     "aborted transactions are not listed": 80,

@@ -261,6 +261,16 @@ async def test_a_lane_goes_over_after_its_member_has_confirmed() -> None:
     assert held(context) == {"a": {*kept}, "b": {*ALL} - {*kept}}
 
 
+@pytest.mark.parametrize(("is_librdkafka", "interval_ms"), [(False, 500), (True, 2000)])
+async def test_librdkafka_gets_time_for_its_answers(is_librdkafka, interval_ms) -> None:
+    """It waits for an answer for as long as the interval, and closes the connection then."""
+    context = FakeContext()
+    context.is_librdkafka = is_librdkafka
+    await start(context)
+
+    assert (await join_second(context))["heartbeat_interval"] == interval_ms
+
+
 async def test_the_brokers_interval_counts_once_all_have_confirmed() -> None:
     """5 s for both members; what has not changed is not in the answers."""
     context = FakeContext()

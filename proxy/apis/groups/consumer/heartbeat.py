@@ -193,13 +193,15 @@ async def _answer(
         return _refuse(request, wanted, RefusalReason(AGAIN))  # another node may have served it
     # From here on the member may hold what it is given.
     given = group.give(identity, context.clock())
-    is_asked = word.is_join or word.is_full
+    is_asked, is_librdkafka = word.is_join or word.is_full, context.is_librdkafka
     try:
         await _save(name, group, context)
     except UpstreamLost as error:
         log.warning("lanes are not given: the journal is away group=%s reason=%s", name, error)
         return _refuse(request, wanted, RefusalReason(AGAIN))
-    shown = downstream(request, answer, group, member, is_asked=is_asked)
+    shown = downstream(
+        request, answer, group, member, is_asked=is_asked, is_librdkafka=is_librdkafka
+    )
     note_held(name, request.header.client_id or "", given, context)
     _end_late(name, group, context)
     push_owed(Beat(name, member.epoch, member.member_id, member.instance_id), context)
@@ -276,13 +278,19 @@ async def _save_later(name: str, group: ConsumerGroup, context: Context) -> None
 
 
 def _end_late(name: str, group: ConsumerGroup, context: Context) -> None:
-    """Have members leave that do not give lanes up in time."""
+    """Have members leave that do not confirm their lanes in time; they join anew, if they live.
+
+    Kafka ends those that keep partitions. librdkafka may also lose the question for the offsets of
+    new ones, and never reads them (docs/clients.md).
+    """
     for member in group.late(context.clock()):
         member.late_since_s = None
         log.warning(
-            "member leaves: it keeps lanes beyond its rebalance time-out group=%s member_id=%s "
-            "lanes=%d timeout_s=%g remedy=poll more often, or raise max.poll.interval.ms",
-            name, member.member_id, len(member.owned - member.given), member.rebalance_timeout_s,
+            "member leaves: it has not confirmed its lanes within its rebalance time-out group=%s "
+            "member_id=%s lanes_kept=%d lanes_not_taken=%d timeout_s=%g "
+            "remedy=poll more often, or raise max.poll.interval.ms",
+            name, member.member_id, len(member.owned - member.given),
+            len(member.given - member.owned), member.rebalance_timeout_s,
         )  # fmt: skip
         context.stats.members_late += 1
         context.aside(partial(_leave_for, name, group, member, context))

@@ -25,6 +25,8 @@ KEY_RANGE: Final = "key-range"
 """The assignor of lanes, which a member may name and brokers do not know."""
 QUICK_S: Final = 0.5
 """Interval of heartbeats while lanes are on their way."""
+QUICK_LIBRDKAFKA_S: Final = 2.0
+"""librdkafka waits no longer than the interval for an answer, and closes the connection then."""
 MEMBERS_PER_S: Final = 500
 """Heartbeats in a second that a group may cause so."""
 JOIN_EPOCH: Final = 0
@@ -71,7 +73,13 @@ def upstream(
 
 
 def downstream(
-    request: Request, answer: Any, group: ConsumerGroup, member: GroupMember, *, is_asked: bool
+    request: Request,
+    answer: Any,
+    group: ConsumerGroup,
+    member: GroupMember,
+    *,
+    is_asked: bool,
+    is_librdkafka: bool,
 ) -> Any:
     """Return the broker's answer with the member's lanes; those count as sent.
 
@@ -89,7 +97,8 @@ def downstream(
         module: Any = _module(request, EntityType.response)
         assignment = module.Assignment(topic_partitions=topics)
         member.sent = member.given
-    quick_s = max(QUICK_S, len(group.members) / MEMBERS_PER_S)
+    least_s = QUICK_LIBRDKAFKA_S if is_librdkafka else QUICK_S
+    quick_s = max(least_s, len(group.members) / MEMBERS_PER_S)
     interval = answer.heartbeat_interval
     if not group.is_settled and interval.total_seconds() > quick_s:
         interval = i32Timedelta.parse(timedelta(seconds=quick_s))

@@ -411,6 +411,22 @@ def test_a_member_is_late_after_its_own_time_out() -> None:
     assert group.late(110.0) == []
 
 
+def test_a_member_that_takes_lanes_up_one_after_the_other_is_not_late() -> None:
+    """Each word that says more begins its time-out anew; one that says the same does not."""
+    group = settled()
+    says(group, "a", 1, rebalance_timeout_s=20.0)
+    plan(group, a=NOTHING, b=lanes(0))
+    says(group, "a", 1, owned=NOTHING)
+    plan(group, a=lanes(1, 2, 3), b=lanes(0))
+    group.give("a", 0.0)
+    says(group, "a", 1, owned=lanes(1))
+    group.give("a", 15.0)
+    says(group, "a", 1, owned=lanes(1))
+    group.give("a", 34.0)
+
+    assert [len(group.late(now_s)) for now_s in (35.0, 35.1)] == [0, 1]
+
+
 # The journal.
 
 
