@@ -44,7 +44,7 @@ ADMIN_TIMEOUT_S: Final = 30.0
 EXCESS_MAX: Final = 1.25
 """Of the busiest member: keylane moves no lane within 1.10, and has measured a part of the show."""
 JUDGED_SECONDS: Final = 40.0
-"""A shorter show has members killed until its end, and measures too little after that."""
+"""In a shorter show the last kill leaves a few seconds only to measure and to move lanes."""
 STATES: Final[Mapping[SessionEnd | None, str]] = {
     SessionEnd.KILLED: "killed",
     SessionEnd.LEFT: "left",

@@ -114,6 +114,7 @@ class Lineage:
                 return cut
 
     def _compare_once(self, leader_epoch: int) -> Generator[int, EpochEnd, int | None]:
+        """Compare, where nothing of another epoch is met meanwhile."""
         newest, seen_end, equal_end = self.newest, self.end, 2**63
         asked = newest
         while asked >= 0:

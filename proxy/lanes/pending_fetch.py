@@ -48,6 +48,8 @@ class Turn:
     target: int
     """Log end when the request came, -1 until it is known."""
     error_code: int = 0
+    has_waited: bool = False
+    """True: a read has ended without the leader that the client knows."""
 
     @property
     def leader_error(self) -> int:
@@ -155,6 +157,11 @@ class LanePoll:
             return
         for turn in self.turns:
             self._note_target(turn)
+            if turn.reader is reader and turn.leader_error:
+                # Any epoch may come from a socket: one that no leader has is not read for again.
+                # The first read that ends may have begun before the request.
+                self._has_failed |= turn.has_waited
+                turn.has_waited = True
         self._read_on(reader)
         self._finish_if_ready()
 
@@ -179,7 +186,7 @@ class LanePoll:
         taken, wanted, lineage = turn.taken, turn.wanted, turn.reader.lineage
         if wanted.leader_epoch != lineage.leader_epoch and (error_code := turn.leader_error):
             self._has_failed |= error_code == ErrorCode.fenced_leader_epoch
-            return  # of a later leader than here the next read learns
+            return  # where the client knows a later one, the next read meets it
         if lineage.is_doubtful or self._is_stale(turn.reader):
             return  # a read that begins now meets the leader, and then it is taken
         before_bytes, had_records = taken.size_bytes, taken.has_records
@@ -203,6 +210,8 @@ class LanePoll:
 
     def _read_on(self, reader: PartitionReader | None = None) -> None:
         """Start the reads that lanes need. A lane that has data waits without asking."""
+        if self._has_failed:
+            return  # answered now
         for turn in self.turns:
             taken = turn.taken
             if reader not in (None, turn.reader) or taken.is_full or self._left_bytes <= 0:

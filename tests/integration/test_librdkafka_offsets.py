@@ -46,7 +46,7 @@ def wait_for_repeats(control: str, *, timeout_s: float = 60) -> None:
     until_s, wanted = time.monotonic() + timeout_s, metric(control, counter) + REPEATS
     while metric(control, counter) < wanted:
         assert time.monotonic() < until_s, "clients do not ask again"
-        time.sleep(0.1)
+        time.sleep(0.1)  # a counter of another process gives no event
 
 
 def test_lanes_of_an_open_transaction_start_behind_it(kafka, shared_keylane, topic) -> None:

@@ -144,6 +144,17 @@ async def join_second(context: FakeContext, member: str = "b") -> dict[str, Any]
     return await beat(context, full(member, 0))
 
 
+async def hand_over(context: FakeContext) -> tuple[list[int], list[int]]:
+    """Member b joins, a gives lanes up, and b is given these; the lanes of a, and of b."""
+    await join_second(context)
+    takes(context, 2, member_id="a")
+    kept = given(await beat(context, partial("a", 1))) or []
+    takes(context, 2, member_id="a")
+    await beat(context, partial("a", 2, lanes(*kept)))
+    takes(context, 2, member_id="b")
+    return kept, given(await beat(context, partial("b", 2))) or []
+
+
 def held(context: FakeContext) -> dict[str, set[int]]:
     """Lanes in hand by identity, as a new keylane would load them from the journal."""
     found = context.groups.restarted().held.of_group(GROUP)

@@ -28,6 +28,7 @@ from tests.transcript.lane_group import (
     described,
     full,
     given,
+    hand_over,
     held,
     join_second,
     lanes,
@@ -275,16 +276,10 @@ async def test_the_brokers_interval_counts_once_all_have_confirmed() -> None:
     """5 s for both members; what has not changed is not in the answers."""
     context = FakeContext()
     await start(context)
-    await join_second(context)
-    takes(context, 2, member_id="a")
-    kept = given(await beat(context, partial("a", 1)))
-    takes(context, 2, member_id="a")
-    await beat(context, partial("a", 2, lanes(*kept or ())))
-    takes(context, 2, member_id="b")
-    new = given(await beat(context, partial("b", 2)))
+    _, new = await hand_over(context)
 
     takes(context, 2, member_id="b")
-    confirmed = await beat(context, partial("b", 2, lanes(*new or ())))
+    confirmed = await beat(context, partial("b", 2, lanes(*new)))
     takes(context, 2, member_id="a")
     settled = await beat(context, partial("a", 2))
 

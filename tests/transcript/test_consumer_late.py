@@ -11,6 +11,7 @@ from tests.transcript.lane_group import (
     described,
     full,
     given,
+    hand_over,
     held,
     join_second,
     lanes,
@@ -59,13 +60,8 @@ async def test_a_member_that_does_not_take_its_lanes_up_leaves() -> None:
     """
     context = FakeContext()
     await start(context)
-    await join_second(context)
-    takes(context, 2, member_id="a")
-    kept = given(await beat(context, partial("a", 1))) or []
-    takes(context, 2, member_id="a")
-    await beat(context, partial("a", 2, lanes(*kept)))
-    takes(context, 2, member_id="b")
-    assert given(await beat(context, partial("b", 2)))
+    kept, new = await hand_over(context)
+    assert new
     context.world.now_s += TIMEOUT_MS / 1000
     takes(context, 2, member_id="b")
     await beat(context, partial("b", 2))
@@ -100,15 +96,9 @@ async def test_a_member_that_gave_its_lanes_up_in_time_has_the_whole_time_again(
     """Asked again long after, it is not late at once."""
     context = FakeContext()
     await start(context)
-    await join_second(context)
-    takes(context, 2, member_id="a")
-    kept = given(await beat(context, partial("a", 1)))
-    takes(context, 2, member_id="a")
-    await beat(context, partial("a", 2, lanes(*kept or ())))
+    _, new = await hand_over(context)
     takes(context, 2, member_id="b")
-    new = given(await beat(context, partial("b", 2)))
-    takes(context, 2, member_id="b")
-    await beat(context, partial("b", 2, lanes(*new or ())))
+    await beat(context, partial("b", 2, lanes(*new)))
     context.world.now_s += 10 * TIMEOUT_MS / 1000
     takes(context, 3, member_id="c", assigned=NOTHING)
     described(context, "a", "b", "c")

@@ -12,13 +12,11 @@ from keylane.proxy.groups.consumer_members import Word
 from tests.transcript.fake import ORDERS, PLAIN, FakeContext, call
 from tests.transcript.lane_group import (
     NOTHING,
-    assigned,
     beat,
     described,
     full,
-    given,
+    hand_over,
     join_second,
-    lanes,
     not_there,
     partial,
     start,
@@ -302,22 +300,15 @@ async def test_a_lane_that_went_over() -> None:
     """Its new member reads the offset, and any member may look at others' offsets."""
     context = FakeContext()
     await start(context)
-    await join_second(context)
-    takes(context, 2, member_id="a")
-    kept = given(await beat(context, partial("a", 1)))
-    takes(context, 2, member_id="a")
-    await beat(context, partial("a", 2, lanes(*kept or ())))
-    takes(context, 2, member_id="b")
-    new = assigned(await beat(context, partial("b", 2)))
-    assert kept is not None and new is not None
+    kept, new = await hand_over(context)
     answers(context, 9, 2, 0, 1, member="b")
-    of_new = await fetched(context, 9, asks(9, kept[0], new[ORDERS][0], member="b", epoch=2))
+    of_new = await fetched(context, 9, asks(9, kept[0], new[0], member="b", epoch=2))
     answers(context, 9, 2, 0, 1)
 
-    of_last = await fetched(context, 9, asks(9, kept[0], new[ORDERS][0], epoch=2))
+    of_last = await fetched(context, 9, asks(9, kept[0], new[0], epoch=2))
 
-    assert of_new == {kept[0]: 0, new[ORDERS][0]: 0}
-    assert of_last == {kept[0]: 0, new[ORDERS][0]: 0}
+    assert of_new == {kept[0]: 0, new[0]: 0}
+    assert of_last == {kept[0]: 0, new[0]: 0}
 
 
 # TxnOffsetCommit.

@@ -51,7 +51,7 @@ from keylane.proxy.apis.shared.large import (
     read_answer,
     write_answer,
 )
-from keylane.proxy.apis.shared.refusals import GROUP_DENIED, for_librdkafka
+from keylane.proxy.apis.shared.refusals import GROUP_DENIED, with_stored_offsets
 from keylane.proxy.apis.shared.relay import relay
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.apis.shared.views import find_views
@@ -134,7 +134,7 @@ async def handle_offset_fetch(request: Request, wanted: Any, context: Context) -
         )
         answer = replace(answer, groups=(*answer.groups, *refused))
     if context.is_librdkafka:
-        answer = for_librdkafka(request, answer)
+        answer = with_stored_offsets(request, answer)
     groups = answer.groups if request.api_version >= MANY_GROUPS_VERSION else (answer,)
     entries = sum(count_partitions(group.topics) for group in groups)
     return await write_answer(request, answer, entries, context)
@@ -288,7 +288,7 @@ async def _present(question: GroupQuestion, answer: Any, context: Context) -> An
     code = getattr(answer, "error_code", NONE)
     if code != NONE and not answer.topics:
         asked = question.entry.topics or ()
-        if context.is_librdkafka and _is_for_now(question, code):
+        if context.is_librdkafka and _may_ask_again(question, code):
             # With an error of the whole group it never asks again (docs/clients.md).
             later = tuple(_refused_topic(question, each, UNSTABLE) for each in asked)
             return replace(answer, topics=later, error_code=ErrorCode.none)
@@ -320,7 +320,7 @@ async def _present(question: GroupQuestion, answer: Any, context: Context) -> An
     return replace(answer, topics=tuple(topics))
 
 
-def _is_for_now(question: GroupQuestion, code: int) -> bool:
+def _may_ask_again(question: GroupQuestion, code: int) -> bool:
     """Return whether a refused group can be asked for again, partition by partition."""
     is_asked = question.topics is not None and question.version >= STABLE_VERSION
     return is_asked and code in COORDINATOR_CODES

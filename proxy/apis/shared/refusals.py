@@ -61,7 +61,7 @@ def refusing(handler: DecodedHandler) -> Handler:
             code = ErrorCode(error.error_code)
             if request.api_key == ApiKey.OFFSET_FETCH and context.is_librdkafka:
                 refused = refusal(request, ASK_AGAIN)
-                return request.answer_entity(for_librdkafka(request, refused))
+                return request.answer_entity(with_stored_offsets(request, refused))
             return request.answer_entity(refusal(request, code))
 
     return served
@@ -110,7 +110,7 @@ def refusal(
     return refuse(response, asked, code, message, whole=whole, **values)
 
 
-def for_librdkafka(request: Request, answer: Any) -> Any:
+def with_stored_offsets(request: Request, answer: Any) -> Any:
     """Return an OffsetFetch answer whose refused partitions librdkafka asks for in any case.
 
     librdkafka repeats the request. But where its partitions have changed meanwhile it takes the
@@ -118,11 +118,11 @@ def for_librdkafka(request: Request, answer: Any) -> Any:
     policy (docs/clients.md).
     """
     has_many = request.api_version >= GROUP_ERRORS_VERSION
-    groups = [_with_stored(each) for each in (answer.groups if has_many else (answer,))]
+    groups = [_with_stored_group(each) for each in (answer.groups if has_many else (answer,))]
     return replace(answer, groups=tuple(groups)) if has_many else groups[0]
 
 
-def _with_stored(group: Any) -> Any:
+def _with_stored_group(group: Any) -> Any:
     topics = (
         replace(
             topic,

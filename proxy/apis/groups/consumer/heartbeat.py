@@ -193,14 +193,14 @@ async def _answer(
         return _refuse(request, wanted, RefusalReason(AGAIN))  # another node may have served it
     # From here on the member may hold what it is given.
     given = group.give(identity, context.clock())
-    is_asked, is_librdkafka = word.is_join or word.is_full, context.is_librdkafka
+    is_asked = word.is_join or word.is_full
     try:
         await _save(name, group, context)
     except UpstreamLost as error:
         log.warning("lanes are not given: the journal is away group=%s reason=%s", name, error)
         return _refuse(request, wanted, RefusalReason(AGAIN))
     shown = downstream(
-        request, answer, group, member, is_asked=is_asked, is_librdkafka=is_librdkafka
+        request, answer, group, member, is_asked=is_asked, is_librdkafka=context.is_librdkafka
     )
     note_held(name, request.header.client_id or "", given, context)
     _end_late(name, group, context)
