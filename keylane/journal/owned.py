@@ -9,7 +9,7 @@ import asyncio
 import logging
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -45,6 +45,12 @@ class Ownership(Protocol):
 
         Cheap and synchronous; call it right before sending. A process that was stopped in
         between finds its lease over, since the monotonic clock goes on meanwhile.
+        """
+
+    def takes_on(self, ic_partition: int) -> bool:
+        """Return whether something may be begun for it: it is held, and not about to be given up.
+
+        What was begun before goes on by `holds`.
         """
 
     def term(self, ic_partition: int) -> int:
@@ -184,6 +190,8 @@ class HeldGroup:
 
     async def __aexit__(self, *_: object) -> None:
         del self.held[self.group]
+        if not self.held:
+            self.tables.none_held.set()
         self.lock.release()
 
 
@@ -219,6 +227,8 @@ class OwnedTables:
         self._on_loaded, self._on_dropped = on_loaded, on_dropped
         self._holdings: dict[int, Holding] = {}
         self._held: dict[str, Holding] = {}
+        self.none_held = asyncio.Event()
+        """Set each time that the last group in hand is given back."""
         self._loads: dict[int, asyncio.Task[Holding | UpstreamLost | None]] = {}
         self._refusals: dict[int, LoadFailure] = {}
         self._refusal_logged_s = float("-inf")
@@ -243,7 +253,17 @@ class OwnedTables:
         A partition that is held for sure needs no wait for a rebalance.
         """
         holding = self._served(group)
-        return None if holding is None or self._is_old(holding) else holding
+        if holding is None or self._is_old(holding):
+            return None
+        return holding if self._ownership.takes_on(holding.partition) else None
+
+    async def holds_end(self, timeout_s: float) -> None:
+        """Wait until no group is in hand, up to a time-out; `takes_on` keeps others out."""
+        self.none_held.clear()
+        if self._held:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self.none_held.wait()
 
     async def _loaded(self, group: str) -> Holding:
         """Same as `ready`, where something has to be waited for."""

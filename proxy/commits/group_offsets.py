@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final
 
 from keylane.config.node import ProxyConfig
 from keylane.errors import NotCoordinator
@@ -21,6 +22,9 @@ from keylane.proxy.commits.group_states import LOCK_WAIT_S, GroupStates
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.commits.log_ends import LogEnds
 from keylane.proxy.nodes.lone_seat import SEAT_COUNT, LoneSeat
+
+HOLDS_END_S: Final = 0.5
+"""A commit takes some milliseconds; a broker that is slower is not waited for by all nodes."""
 
 
 class GroupOffsets(GroupStates):
@@ -145,6 +149,11 @@ class GroupOffsets(GroupStates):
     def drop_lost(self) -> None:
         """Forget at once what others may change now: the journal was dealt out anew."""
         self.tables.drop_lost()
+
+    async def holds_end(self) -> None:
+        """Wait a moment for what is under way with groups in hand: they are about to be lost."""
+        if isinstance(self.tables, OwnedTables):
+            await self.tables.holds_end(HOLDS_END_S)
 
     def holdings(self) -> list[Holding]:
         """Return the partitions that this node owns and has loaded; none beside unseen nodes."""

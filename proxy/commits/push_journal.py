@@ -94,6 +94,11 @@ class PushJournal:
         owner = self.table.owner
         return None if owner is None else Pusher(owner, int(self.wall_clock()))
 
+    def note_unsent(self, pushes: Collection[Pushing]) -> None:
+        """These were prepared and not sent: they hold up no other push of the same offset."""
+        for push in pushes:
+            self.table.intents.withdraw(push.key, push.offset)
+
     def note_unanswered(self, pushes: Collection[Pushing]) -> None:
         """These were sent, and their outcome is not known, and will not be."""
         for push in pushes:

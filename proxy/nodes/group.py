@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -75,6 +75,8 @@ class NodeGroup:
         """`describe` is asked at each join; `on_membership` is called when each node has joined."""
         self._session_s = session_timeout_ms / 1000
         self._describe, self._on_membership, self._clock = describe, on_membership, clock
+        self.holds_end: Callable[[], Awaitable[None]] | None = None
+        """Awaited before something that is held is given up, for a moment; nothing is begun."""
         self._on_refused: Callable[[ConfigInvalid], None] | None = None
         """Called when this node is refused after its start, and gives up; None: it tries again."""
         self._beat_s = min(HEARTBEAT_S_MAX, self._session_s / HEARTBEAT_SHARE)
@@ -105,6 +107,10 @@ class NodeGroup:
     def holds(self, ic_partition: int) -> bool:
         """See `Ownership`."""
         return self._lease.holds(ic_partition, self._clock())
+
+    def takes_on(self, ic_partition: int) -> bool:
+        """See `Ownership`."""
+        return self._lease.takes_on(ic_partition, self._clock())
 
     def term(self, ic_partition: int) -> int:
         """See `Ownership`."""
@@ -154,6 +160,8 @@ class NodeGroup:
 
     async def stop(self) -> None:
         """Give everything up, and leave the group, so that no node waits for us."""
+        self._give_up()
+        await self._end()
         self._lease.lose()
         if self._task is not None:
             self._task.cancel()
@@ -205,13 +213,14 @@ class NodeGroup:
                 self._take(ErrorCode.group_authorization_failed)
         if self._lingers_in is not None:
             await self._linger(self._lingers_in)
-        elif self._lease.is_joining:
+        elif self._lease.is_joining or self._lease.is_ending:
             await self._join()
         else:
             await self._beat()
 
     # Joining.
     async def _join(self) -> None:
+        await self._end()
         self._suspend()
         if self._is_in_doubt:
             await asyncio.sleep(self._gate.guard_s)
@@ -341,14 +350,14 @@ class NodeGroup:
     # Staying.
     async def _beat(self) -> None:
         if await self._has_changed():
-            self._suspend()
+            self._give_up()
             return
         sent_s = await self._send_heartbeat(self._lease.generation_id)
         if sent_s is None:
             return
         self._lease.renewed(sent_s=sent_s)
         if self._is_withheld and self._is_leader and not self._gate.withholds(is_established=False):
-            self._suspend()  # the next generation deals out what no node can hold any more
+            self._give_up()  # the next generation deals out what no node can hold any more
         elif self._is_leader:
             await self._gate.tend(
                 self._member_id, is_established=not self._is_withheld, contact_s=sent_s
@@ -392,6 +401,18 @@ class NodeGroup:
         self._backoff_s, self._last_reason = BACKOFF_S_MIN, ""
         self._next_beat_s = asyncio.get_running_loop().time() + self._beat_s
 
+    def _give_up(self) -> None:
+        """Begin nothing more, as we join again or leave; what was begun has a moment to end."""
+        if self._lease.is_good(self._clock()):
+            self._lease.end()
+            self._settled.clear()
+        else:
+            self._suspend()
+
+    async def _end(self) -> None:
+        if self._lease.is_ending and self.holds_end is not None:
+            await self.holds_end()
+
     def _suspend(self) -> None:
         self._lease.suspend()
         self._settled.clear()
@@ -400,7 +421,7 @@ class NodeGroup:
         """Draw the consequence of an error. Raises: UpstreamLost, ConfigInvalid."""
         if code == ErrorCode.rebalance_in_progress:
             # This renews no lease: the coordinator counts the rebalance time-out from before it.
-            self._suspend()
+            self._give_up()
         elif code in EXPELLED:
             log.warning("node was expelled member_id=%s error_code=%s", self._member_id, code.name)
             self._forget()

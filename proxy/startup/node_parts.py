@@ -48,16 +48,18 @@ class NodeParts:
         self.seat = self._make_seat(on_failed) if is_alone else None
 
     def _make_group(self) -> NodeGroup:
-        return NodeGroup(
+        group = NodeGroup(
             self._cluster,
             session_timeout_ms=self._config.node_session_timeout_ms,
             describe=self._node_info,
             on_membership=self._on_membership,
             trust=NodeTrust(self._secrets, self._count_stranger),
         )
+        group.holds_end = self._holds_end
+        return group
 
     def _make_seat(self, on_failed: Callable[[KeylaneError], None]) -> LoneSeat:
-        return LoneSeat(
+        seat = LoneSeat(
             self._cluster,
             session_timeout_ms=self._config.node_session_timeout_ms,
             describe=self._lone_info,
@@ -65,6 +67,11 @@ class NodeParts:
             on_refused=on_failed,
             trust=NodeTrust(self._secrets, self._count_stranger),
         )
+        seat.holds_end = self._holds_end
+        return seat
+
+    async def _holds_end(self) -> None:
+        await self._shared().groups.holds_end()
 
     def _count_stranger(self) -> None:
         self._stats.node_strangers += 1

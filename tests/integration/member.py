@@ -18,7 +18,8 @@ STOPPING = threading.Event()
 def report(event: str, **values: Any) -> None:
     """Write one line at once: a killed member must not have reported less than it committed.
 
-    `at_s` is of the machine's monotonic clock, which all members share.
+    `at_s` is of the machine's monotonic clock, which all members share. "left": no record follows,
+    though lanes may, of a rebalance that was under way.
     """
     line = json.dumps({"event": event, "at_s": time.monotonic(), **values}) + "\n"
     os.write(1, line.encode())
@@ -82,6 +83,7 @@ async def run_aiokafka(args: argparse.Namespace) -> None:
             else:
                 report("committed", offsets={tp.partition: at for tp, at in offsets.items()})
     finally:
+        report("left")
         await consumer.stop()
 
 
@@ -137,6 +139,7 @@ def run_confluent(args: argparse.Namespace) -> None:
             report("commit_failed", error=str(error))
         else:
             report("committed", offsets=ends)
+    report("left")
     consumer.close()
 
 
@@ -187,6 +190,7 @@ def run_kafka_python(args: argparse.Namespace) -> None:
             report("commit_failed", error=repr(error))
         else:
             report("committed", offsets={tp.partition: at.offset for tp, at in offsets.items()})
+    report("left")
     consumer.close()
 
 

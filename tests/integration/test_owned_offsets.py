@@ -51,6 +51,8 @@ class Turn:
     def holds(self, ic_partition: int) -> bool:
         return self._name in self._turns.owners
 
+    takes_on = holds
+
     def term(self, ic_partition: int) -> int:
         return self._turns.term_number if self._name in self._turns.owners else -1
 

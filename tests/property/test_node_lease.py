@@ -124,6 +124,12 @@ class Nodes(RuleBasedStateMachine):
         node.request_s, node.answer_s = request_s, answer_s
 
     @precondition(lambda self: self.living())
+    @rule(place=PLACES, busy_s=st.sampled_from([0.0, 0.1, 0.5, 9.0]))
+    def have_groups_in_hand(self, place: int, busy_s: float) -> None:
+        """Before a node gives its groups up it waits for calls that are under way."""
+        self.node(place).busy_s = busy_s
+
+    @precondition(lambda self: self.living())
     @rule(place=PLACES, is_isolated=st.booleans())
     def isolate(self, place: int, is_isolated: bool) -> None:
         """Packets vanish without an error."""

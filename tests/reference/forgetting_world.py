@@ -155,6 +155,8 @@ class Ownership:
     def holds(self, ic_partition: int) -> bool:
         return self.is_held
 
+    takes_on = holds
+
     def term(self, ic_partition: int) -> int:
         return 1 if self.is_held else -1
 

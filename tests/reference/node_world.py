@@ -225,6 +225,8 @@ class Node:
         self.links: list[Link] = []
         self.is_hung = self.is_dead = self.is_isolated = False
         self.request_s = self.answer_s = 0.001
+        self.busy_s = 0.0
+        """Time in which calls that have groups in hand end."""
         self.inbox: list[Callable[[], None]] = []
         self.reported: list[Membership] = []
         self.control = ""
@@ -237,7 +239,7 @@ class Node:
 
     def make_group(self) -> NodeGroup:
         """Its seat among the nodes."""
-        return NodeGroup(
+        group = NodeGroup(
             self,  # type: ignore[arg-type]  # stands for its Cluster
             session_timeout_ms=round(SESSION_S * 1000),
             describe=lambda: NodeInfo(number=self.number, bootstrap=("h", 1), control=self.control),
@@ -245,6 +247,12 @@ class Node:
             clock=self.time,
             trust=NodeTrust(lambda: self.secrets, self._on_stranger),
         )
+        group.holds_end = self._holds_end
+        return group
+
+    async def _holds_end(self) -> None:
+        if self.busy_s:
+            await asyncio.sleep(self.busy_s)
 
     def _on_stranger(self) -> None:
         self.strangers += 1

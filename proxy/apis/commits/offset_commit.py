@@ -22,7 +22,7 @@ Source: KIP-848 (v9), KIP-516 (v10); docs/decisions/005, 027, 032.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -132,27 +132,27 @@ async def _push(
     A broker that has moved the member's epoch on meanwhile is asked once more.
     """
     version = request.api_version
-    notes = {draft.place: sent.note_of(draft) for draft in drafts}
-    by_id = version >= TOPIC_ID_FROM
-    topics = pushed_topics(wanted.topics, views, notes, drafts, by_id=by_id)
-    if not topics:
-        return None
     of_member = wanted.group_id, wanted.member_id, wanted.generation_id_or_member_epoch
-    epoch = epoch_for(*of_member, entries, wanted.topics, context)
 
-    async def ask(epoch: int) -> CommitResponse:
-        asked = wanted._replace(topics=tuple(topics), generation_id_or_member_epoch=epoch)
+    async def ask(topics: tuple[Any, ...], epoch: int) -> CommitResponse:
+        asked = wanted._replace(topics=topics, generation_id_or_member_epoch=epoch)
         pending = context.send((request.with_body(write_commit_request(asked, version)),))
         # The next request may go behind this one now; this one's answer waits for the journal.
         context.release()
         return read_commit_response(request.answer_body(await pending), version)
 
     with sent.sending():
-        answer = await ask(epoch)
+        notes = {draft.place: sent.note_of(draft) for draft in drafts}
+        by_id = version >= TOPIC_ID_FROM
+        topics = tuple(pushed_topics(wanted.topics, views, notes, drafts, by_id=by_id))
+        if not topics:
+            return None
+        epoch = epoch_for(*of_member, entries, wanted.topics, context)
+        answer = await ask(topics, epoch)
         # The answer to the heartbeat that moved the epoch came over this connection before.
         newer = epoch_for(*of_member, entries, wanted.topics, context)
         if newer != epoch and STALE in error_codes(answer).values():
-            answer = await ask(newer)
+            answer = await ask(topics, newer)
         return answer
 
 

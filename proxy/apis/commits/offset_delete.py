@@ -131,8 +131,8 @@ async def handle_offset_delete(request: Request, wanted: Any, context: Context) 
             del wished[draft.place]
         held |= {place: draft.code for place, draft in wished.items()}
         rounds = _rounds(wanted.topics, views, lanes, held)
-        context.groups.check_ownership(group)
         with sent.sending():
+            context.groups.check_ownership(group)
             # The broker judges the right to the group, also where no lane is left to ask about.
             answered = await ask_rounds(request, wanted, rounds, context, is_judged_whole=True)
         entries = rounds.answers(answered)

@@ -13,7 +13,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.errors import UpstreamLost
+from keylane.errors import NotCoordinator, UpstreamLost
 from keylane.offsets.txn_metadata import LaneNote, merged, said_note, write_note
 from keylane.proxy.apis.commits.entries import Codes
 from keylane.proxy.apis.commits.lane_offsets import BUSY, NONE, Draft
@@ -47,11 +47,14 @@ class SentPushes:
         self._group, self._context = group, context
         self._journal = context.groups.push_journal(group)
         self._pushes: dict[Place, Pushing] = {}
+        self._is_begun = False
+        """True: some may have been sent."""
 
     async def prepare(self, drafts: Sequence[Draft], *, offset: int | None = -1) -> list[Draft]:
         """Have the journal ready; return drafts that may be pushed, with `code` set on the others.
 
         offset: what is pushed; -1: the stable position of each.
+        Raises: NotCoordinator.
         """
         pushes = {
             d.place: Pushing(
@@ -67,6 +70,7 @@ class SentPushes:
                 draft.code = NOT_SAVED
             return []
         self._pushes = {place: push for place, push in pushes.items() if push.key not in waiting}
+        self._check_ownership()
         for draft in drafts if waiting else ():
             if draft.key in waiting:
                 draft.code = BUSY
@@ -106,8 +110,8 @@ class SentPushes:
 
         Raises: NotCoordinator, before anything is sent.
         """
-        if self._pushes:
-            self._context.groups.check_ownership(self._group)
+        self._check_ownership()
+        self._is_begun = True
         try:
             yield
         except BaseException:
@@ -140,6 +144,19 @@ class SentPushes:
         if refused:
             await self._journal.withdraw(refused)
         return taken
+
+    def _check_ownership(self) -> None:
+        """Check it right before pushes are sent. Raises: NotCoordinator."""
+        if not self._pushes:
+            return
+        try:
+            self._context.groups.check_ownership(self._group)
+        except NotCoordinator:
+            if self._is_begun:
+                self._note_unanswered(self._pushes.values())
+            else:
+                self._journal.note_unsent(self._pushes.values())
+            raise
 
     def _shorten_notes(self) -> None:
         pushes = self._context.groups.pushes

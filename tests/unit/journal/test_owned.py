@@ -13,6 +13,7 @@ from keylane.journal.owned import (
     REFUSED_PAUSE_S_MAX,
     REOPEN_S,
     GroupLock,
+    HeldGroup,
     InTime,
     OwnedTables,
     PreparedLock,
@@ -31,12 +32,15 @@ class Ownership:
     """Implements `Ownership`: what a test says."""
 
     def __init__(self) -> None:
-        self.number, self.is_held = 1, True
+        self.number, self.is_held, self.is_ending = 1, True, False
         self.is_settled = asyncio.Event()
         self.is_settled.set()
 
     def holds(self, ic_partition: int) -> bool:
         return self.is_held
+
+    def takes_on(self, ic_partition: int) -> bool:
+        return self.is_held and not self.is_ending
 
     def term(self, ic_partition: int) -> int:
         return self.number
@@ -174,6 +178,49 @@ async def test_a_rebalance_is_waited_for() -> None:
     world.ownership.is_settled.set()
 
     assert (await asking).journal is world.journals[0]
+
+
+async def test_what_is_in_hand_ends_before_a_rebalance() -> None:
+    """What comes meanwhile waits until the owner is known, also for a lock that is given back."""
+    world = World()
+    other = GroupLock()
+    async with world.tables.hold(GROUP, world.lock):
+        queued = spawn(enter(world.tables.hold(GROUP, world.lock)), "queued")
+        await asyncio.sleep(0)  # not a pause: it stands in the queue
+        world.ownership.is_ending = True
+        world.ownership.is_settled.clear()
+        ended = spawn(world.tables.holds_end(60.0), "holds end")
+        late = spawn(enter(world.tables.hold(GROUP, other)), "late")
+        await asyncio.sleep(0)
+        world.tables.check(GROUP)
+        assert not ended.done()
+    await ended
+    assert not queued.done() and not late.done()
+
+    world.ownership.is_ending, world.ownership.is_held = False, False
+    world.ownership.is_settled.set()
+
+    for waiting in (queued, late):
+        with pytest.raises(NotCoordinator):
+            await waiting
+    assert len(world.journals) == 1
+
+
+async def test_a_hold_that_does_not_end_is_waited_for_no_longer() -> None:
+    """Its broker hangs, say; and where none is in hand there is no wait."""
+    world = World()
+    await world.tables.holds_end(60.0)
+
+    async with world.tables.hold(GROUP, world.lock):
+        await world.tables.holds_end(0.0)
+
+        world.tables.check(GROUP)
+
+
+async def enter(hold: HeldGroup) -> None:
+    """Take a group in hand for a moment."""
+    async with hold:
+        pass
 
 
 async def test_a_lease_that_lapses_and_comes_back_costs_no_load() -> None:

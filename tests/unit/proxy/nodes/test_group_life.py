@@ -91,6 +91,26 @@ def test_a_node_that_stops_is_not_waited_for(world) -> None:
     assert held(a) == ALL
 
 
+def test_a_node_that_gives_up_ends_first_what_it_has_begun(world) -> None:
+    """At a rebalance and at its stop: meanwhile it begins nothing, and the others wait for it."""
+    a, b = start(world, 0, 1)
+    b.busy_s, before = 0.4, held(b)
+
+    c = Node(world, 2)
+    while b.group.takes_on(before[0]):
+        world.run(0.02)
+    world.run(0.35)
+    assert held(b) == before and not held(c)
+    world.run(2.0)
+    assert sorted(held(a) + held(b) + held(c)) == ALL and b.group.takes_on(held(b)[0])
+
+    b.stop()
+    world.run(0.35)
+    assert held(b) and not any(b.group.takes_on(p) for p in ALL)
+    world.run(1.2)
+    assert b.is_stopped and not held(b) and sorted(held(a) + held(c)) == ALL
+
+
 def test_a_number_that_is_taken_is_refused(world) -> None:
     """The one that was there stays; the other gets both addresses."""
     (a,) = start(world, 4)

@@ -134,6 +134,22 @@ def test_what_is_assumed_lasts_from_when_was_asked_for_it() -> None:
 
 
 @pytest.mark.parametrize("end", ["suspend", "lose"])
+def test_what_is_about_to_be_given_up_is_held_and_takes_nothing_on(end: str) -> None:
+    """Until it is given up; the next generation begins anew."""
+    lease = Lease(10.0)
+    lease.synced(1, (0,), sent_s=100.0)
+    before = lease.takes_on(0, 101.0)
+
+    lease.end()
+
+    assert before and lease.holds(0, 101.0) and not lease.takes_on(0, 101.0)
+    getattr(lease, end)()
+    assert not lease.holds(0, 101.0)
+    lease.synced(2, (0,), sent_s=101.0)
+    assert lease.takes_on(0, 101.0)
+
+
+@pytest.mark.parametrize("end", ["suspend", "lose"])
 def test_what_was_assumed_and_given_up_begins_a_new_term(end: str) -> None:
     """Somebody else may have been given it in between."""
     lease = Lease(10.0)
