@@ -257,7 +257,7 @@ class OwnedTables:
             return None
         return holding if self._ownership.takes_on(holding.partition) else None
 
-    async def holds_end(self, timeout_s: float) -> None:
+    async def drain(self, timeout_s: float) -> None:
         """Wait until no group is in hand, up to a time-out; `takes_on` keeps others out."""
         self.none_held.clear()
         if self._held:

@@ -146,6 +146,11 @@ class Intents:
         if not known:
             self._open.pop(key, None)
 
+    def note_unsent(self, key: StateKey, offset: int | None) -> None:
+        """A push was prepared, and will not be sent; one like it may be under way, which counts."""
+        if offset not in self._unanswered.late.get(key, ()):
+            self.withdraw(key, offset)
+
     def note_unanswered(self, key: StateKey, offset: int | None) -> None:
         """A push was sent, and its outcome is not known."""
         late = self._unanswered.late.setdefault(key, {})

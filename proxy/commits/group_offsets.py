@@ -23,7 +23,7 @@ from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.commits.log_ends import LogEnds
 from keylane.proxy.nodes.lone_seat import SEAT_COUNT, LoneSeat
 
-HOLDS_END_S: Final = 0.5
+DRAIN_S: Final = 0.5
 """A commit takes some milliseconds; a broker that is slower is not waited for by all nodes."""
 
 
@@ -150,10 +150,10 @@ class GroupOffsets(GroupStates):
         """Forget at once what others may change now: the journal was dealt out anew."""
         self.tables.drop_lost()
 
-    async def holds_end(self) -> None:
+    async def drain(self) -> None:
         """Wait a moment for what is under way with groups in hand: they are about to be lost."""
         if isinstance(self.tables, OwnedTables):
-            await self.tables.holds_end(HOLDS_END_S)
+            await self.tables.drain(DRAIN_S)
 
     def holdings(self) -> list[Holding]:
         """Return the partitions that this node owns and has loaded; none beside unseen nodes."""

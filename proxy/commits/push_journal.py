@@ -97,7 +97,7 @@ class PushJournal:
     def note_unsent(self, pushes: Collection[Pushing]) -> None:
         """These were prepared and not sent: they hold up no other push of the same offset."""
         for push in pushes:
-            self.table.intents.withdraw(push.key, push.offset)
+            self.table.intents.note_unsent(push.key, push.offset)
 
     def note_unanswered(self, pushes: Collection[Pushing]) -> None:
         """These were sent, and their outcome is not known, and will not be."""

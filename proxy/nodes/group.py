@@ -75,8 +75,8 @@ class NodeGroup:
         """`describe` is asked at each join; `on_membership` is called when each node has joined."""
         self._session_s = session_timeout_ms / 1000
         self._describe, self._on_membership, self._clock = describe, on_membership, clock
-        self.holds_end: Callable[[], Awaitable[None]] | None = None
-        """Awaited before something that is held is given up, for a moment; nothing is begun."""
+        self.drain: Callable[[], Awaitable[None]] | None = None
+        """Waits a moment for what was begun, before what is held is given up."""
         self._on_refused: Callable[[ConfigInvalid], None] | None = None
         """Called when this node is refused after its start, and gives up; None: it tries again."""
         self._beat_s = min(HEARTBEAT_S_MAX, self._session_s / HEARTBEAT_SHARE)
@@ -161,7 +161,7 @@ class NodeGroup:
     async def stop(self) -> None:
         """Give everything up, and leave the group, so that no node waits for us."""
         self._give_up()
-        await self._end()
+        await self._drain()
         self._lease.lose()
         if self._task is not None:
             self._task.cancel()
@@ -195,7 +195,7 @@ class NodeGroup:
                 if str(error) != self._last_reason:
                     log.warning("group of nodes cannot be reached, trying again reason=%s", error)
                 self._last_reason = str(error)
-                await asyncio.sleep(self._backoff_s)
+                await asyncio.sleep(self._backoff_s)  # no event says that a broker is back
                 self._backoff_s = min(2 * self._backoff_s, self._beat_s)
             else:
                 if self._lease.generation_id != NO_GENERATION and not self._is_withheld:
@@ -213,20 +213,20 @@ class NodeGroup:
                 self._take(ErrorCode.group_authorization_failed)
         if self._lingers_in is not None:
             await self._linger(self._lingers_in)
-        elif self._lease.is_joining or self._lease.is_ending:
+        elif self._lease.is_joining or self._lease.is_draining:
             await self._join()
         else:
             await self._beat()
 
     # Joining.
     async def _join(self) -> None:
-        await self._end()
+        await self._drain()
         self._suspend()
         if self._is_in_doubt:
-            await asyncio.sleep(self._gate.guard_s)
+            await asyncio.sleep(self._gate.guard_s)  # one that we put out may still serve
             await self._end_member()
         if not self._member_id and await self._is_in_the_way():
-            await asyncio.sleep(LOOK_PAUSE_S)
+            await asyncio.sleep(LOOK_PAUSE_S)  # no event says that a member is gone
             return
         self._changed.clear()
         info = self._describe()
@@ -306,7 +306,7 @@ class NodeGroup:
             )
         except NodeInvalid as error:
             if self._is_leader:  # another program sent it in our name, and was faster
-                await asyncio.sleep(self._beat_s)
+                await asyncio.sleep(self._beat_s)  # it may be as fast in the next round
                 raise UpstreamLost(f"group {GROUP}: our own word came back changed") from None
             log.warning(
                 "leader of the nodes is no node member_id=%s reason=%s", joined.leader, error
@@ -404,14 +404,14 @@ class NodeGroup:
     def _give_up(self) -> None:
         """Begin nothing more, as we join again or leave; what was begun has a moment to end."""
         if self._lease.is_good(self._clock()):
-            self._lease.end()
+            self._lease.drain()
             self._settled.clear()
         else:
             self._suspend()
 
-    async def _end(self) -> None:
-        if self._lease.is_ending and self.holds_end is not None:
-            await self.holds_end()
+    async def _drain(self) -> None:
+        if self._lease.is_draining and self.drain is not None:
+            await self.drain()
 
     def _suspend(self) -> None:
         self._lease.suspend()

@@ -90,7 +90,7 @@ class Lease:
         """True: something is held that no generation has given yet."""
         self.is_joining = True
         """True: nothing is held since JoinGroup was sent, or we are no member."""
-        self.is_ending = False
+        self.is_draining = False
         """True: what was begun may end; nothing is begun, as `suspend` or `lose` comes next."""
 
     @property
@@ -108,7 +108,7 @@ class Lease:
 
     def takes_on(self, partition: int, now_s: float) -> bool:
         """Return whether something may be begun for the partition."""
-        return not self.is_ending and self.holds(partition, now_s)
+        return not self.is_draining and self.holds(partition, now_s)
 
     def term(self, partition: int) -> int:
         """Return a number that is the same while ownership is unbroken; -1: not of the last sync.
@@ -118,20 +118,20 @@ class Lease:
         """
         return self._terms.get(partition, NOT_HELD)
 
-    def end(self) -> None:
+    def drain(self) -> None:
         """Begin nothing more: JoinGroup or LeaveGroup is sent as soon as what was begun has ended.
 
         Until then what is held is held as before: the coordinator waits for that request.
         """
-        self.is_ending = True
+        self.is_draining = True
 
     def suspend(self) -> None:
         """Hold nothing: JoinGroup is about to be sent."""
-        self.is_joining, self.is_assumed, self.is_ending = True, False, False
+        self.is_joining, self.is_assumed, self.is_draining = True, False, False
 
     def lose(self) -> None:
         """Hold nothing, and begin new terms: others may have been given all of it."""
-        self.is_joining, self.is_assumed, self.is_ending = True, False, False
+        self.is_joining, self.is_assumed, self.is_draining = True, False, False
         self._good_until_s = NEVER
         self._terms, self.generation_id = {}, NOT_HELD
 

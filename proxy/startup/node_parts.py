@@ -55,7 +55,7 @@ class NodeParts:
             on_membership=self._on_membership,
             trust=NodeTrust(self._secrets, self._count_stranger),
         )
-        group.holds_end = self._holds_end
+        group.drain = self._drain
         return group
 
     def _make_seat(self, on_failed: Callable[[KeylaneError], None]) -> LoneSeat:
@@ -67,11 +67,11 @@ class NodeParts:
             on_refused=on_failed,
             trust=NodeTrust(self._secrets, self._count_stranger),
         )
-        seat.holds_end = self._holds_end
+        seat.drain = self._drain
         return seat
 
-    async def _holds_end(self) -> None:
-        await self._shared().groups.holds_end()
+    async def _drain(self) -> None:
+        await self._shared().groups.drain()
 
     def _count_stranger(self) -> None:
         self._stats.node_strangers += 1

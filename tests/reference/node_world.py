@@ -247,10 +247,10 @@ class Node:
             clock=self.time,
             trust=NodeTrust(lambda: self.secrets, self._on_stranger),
         )
-        group.holds_end = self._holds_end
+        group.drain = self._drain
         return group
 
-    async def _holds_end(self) -> None:
+    async def _drain(self) -> None:
         if self.busy_s:
             await asyncio.sleep(self.busy_s)
 

@@ -132,7 +132,7 @@ async def handle_offset_delete(request: Request, wanted: Any, context: Context) 
         held |= {place: draft.code for place, draft in wished.items()}
         rounds = _rounds(wanted.topics, views, lanes, held)
         with sent.sending():
-            context.groups.check_ownership(group)
+            context.groups.check_ownership(group)  # also where nothing is pushed
             # The broker judges the right to the group, also where no lane is left to ask about.
             answered = await ask_rounds(request, wanted, rounds, context, is_judged_whole=True)
         entries = rounds.answers(answered)

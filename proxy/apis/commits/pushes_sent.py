@@ -47,8 +47,8 @@ class SentPushes:
         self._group, self._context = group, context
         self._journal = context.groups.push_journal(group)
         self._pushes: dict[Place, Pushing] = {}
-        self._is_begun = False
-        """True: some may have been sent."""
+        self._may_be_sent = False
+        """True: some of them were sent, perhaps; several requests share them."""
 
     async def prepare(self, drafts: Sequence[Draft], *, offset: int | None = -1) -> list[Draft]:
         """Have the journal ready; return drafts that may be pushed, with `code` set on the others.
@@ -70,7 +70,6 @@ class SentPushes:
                 draft.code = NOT_SAVED
             return []
         self._pushes = {place: push for place, push in pushes.items() if push.key not in waiting}
-        self._check_ownership()
         for draft in drafts if waiting else ():
             if draft.key in waiting:
                 draft.code = BUSY
@@ -111,7 +110,7 @@ class SentPushes:
         Raises: NotCoordinator, before anything is sent.
         """
         self._check_ownership()
-        self._is_begun = True
+        self._may_be_sent = True
         try:
             yield
         except BaseException:
@@ -146,13 +145,13 @@ class SentPushes:
         return taken
 
     def _check_ownership(self) -> None:
-        """Check it right before pushes are sent. Raises: NotCoordinator."""
+        """Raises: NotCoordinator; no push that was not sent holds up another one then."""
         if not self._pushes:
             return
         try:
             self._context.groups.check_ownership(self._group)
         except NotCoordinator:
-            if self._is_begun:
+            if self._may_be_sent:
                 self._note_unanswered(self._pushes.values())
             else:
                 self._journal.note_unsent(self._pushes.values())

@@ -28,11 +28,16 @@ GROUP = "orders"
 PLACE = ic_partition(GROUP, COUNT)
 
 
+async def one_turn() -> None:
+    """Let the tasks that were begun run up to their first wait; no time passes."""
+    await asyncio.sleep(0)
+
+
 class Ownership:
     """Implements `Ownership`: what a test says."""
 
     def __init__(self) -> None:
-        self.number, self.is_held, self.is_ending = 1, True, False
+        self.number, self.is_held, self.is_draining = 1, True, False
         self.is_settled = asyncio.Event()
         self.is_settled.set()
 
@@ -40,7 +45,7 @@ class Ownership:
         return self.is_held
 
     def takes_on(self, ic_partition: int) -> bool:
-        return self.is_held and not self.is_ending
+        return self.is_held and not self.is_draining
 
     def term(self, ic_partition: int) -> int:
         return self.number
@@ -111,7 +116,7 @@ async def test_a_caller_that_goes_away_leaves_the_load_to_the_others() -> None:
     world = World()
     world.may_load.clear()
     first, second = (spawn(world.tables.ready(GROUP), "ready") for _ in range(2))
-    await asyncio.sleep(0)
+    await one_turn()
 
     first.cancel()
     world.may_load.set()
@@ -140,7 +145,7 @@ async def test_what_is_lacking_is_ours_and_nothing_loads_it() -> None:
     world.may_load.clear()
     before = world.tables.lacks(GROUP)
     load = spawn(world.tables.ready(GROUP), "ready")
-    await asyncio.sleep(0)
+    await one_turn()
     meanwhile = world.tables.lacks(GROUP)
     world.may_load.set()
     await load
@@ -171,7 +176,7 @@ async def test_a_rebalance_is_waited_for() -> None:
     world.ownership.is_settled.clear()
     world.ownership.is_held = False
     asking = spawn(world.tables.ready(GROUP), "ready")
-    await asyncio.sleep(0)
+    await one_turn()
     assert not asking.done()
 
     world.ownership.is_held = True
@@ -186,18 +191,18 @@ async def test_what_is_in_hand_ends_before_a_rebalance() -> None:
     other = GroupLock()
     async with world.tables.hold(GROUP, world.lock):
         queued = spawn(enter(world.tables.hold(GROUP, world.lock)), "queued")
-        await asyncio.sleep(0)  # not a pause: it stands in the queue
-        world.ownership.is_ending = True
+        await one_turn()
+        world.ownership.is_draining = True
         world.ownership.is_settled.clear()
-        ended = spawn(world.tables.holds_end(60.0), "holds end")
+        drained = spawn(world.tables.drain(60.0), "drain")
         late = spawn(enter(world.tables.hold(GROUP, other)), "late")
-        await asyncio.sleep(0)
+        await one_turn()
         world.tables.check(GROUP)
-        assert not ended.done()
-    await ended
+        assert not drained.done()
+    await drained
     assert not queued.done() and not late.done()
 
-    world.ownership.is_ending, world.ownership.is_held = False, False
+    world.ownership.is_draining, world.ownership.is_held = False, False
     world.ownership.is_settled.set()
 
     for waiting in (queued, late):
@@ -209,10 +214,10 @@ async def test_what_is_in_hand_ends_before_a_rebalance() -> None:
 async def test_a_hold_that_does_not_end_is_waited_for_no_longer() -> None:
     """Its broker hangs, say; and where none is in hand there is no wait."""
     world = World()
-    await world.tables.holds_end(60.0)
+    await world.tables.drain(60.0)
 
     async with world.tables.hold(GROUP, world.lock):
-        await world.tables.holds_end(0.0)
+        await world.tables.drain(0.0)
 
         world.tables.check(GROUP)
 
@@ -260,14 +265,14 @@ async def test_a_term_that_ends_during_the_load_ends_the_load() -> None:
     world = World()
     world.may_load.clear()
     asking = spawn(world.tables.ready(GROUP), "ready")
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await one_turn()
+    await one_turn()
     world.ownership.number = 2
     world.may_load.set()
 
     with pytest.raises(NotCoordinator):
         await asking
-    await asyncio.sleep(0)
+    await one_turn()
 
     assert world.journals[0].is_closed and world.loaded == []
     assert (await world.tables.ready(GROUP)).term == 2
@@ -383,7 +388,7 @@ def test_loads_that_wait_for_a_broker_hold_up_no_others() -> None:
         )
         groups = {ic_partition(name, LOADS_AT_ONCE + 1): name for name in map(str, range(1000))}
         loads = [spawn(tables.ready(groups[n]), f"load {n}") for n in range(LOADS_AT_ONCE)]
-        await asyncio.sleep(0)
+        await one_turn()
 
         await tables.ready(groups[LOADS_AT_ONCE])
 
@@ -418,7 +423,7 @@ async def test_a_lock_that_was_given_to_another_is_not_free() -> None:
     async with InTime(lock, 0.0):
         assert not lock.is_free
         waiting = spawn(wait_for_it(), "waits")
-        await asyncio.sleep(0)
+        await one_turn()
     assert not lock.locked() and not lock.is_free
 
     with pytest.raises(GroupBusy):
@@ -439,7 +444,7 @@ async def test_a_partition_that_is_lost_while_its_lock_is_waited_for() -> None:
 
     async with world.tables.hold(GROUP, world.lock):
         waiting = spawn(wait_for_it(), "waits")
-        await asyncio.sleep(0)
+        await one_turn()
         world.ownership.is_held = False
 
     with pytest.raises(NotCoordinator):
@@ -459,11 +464,11 @@ async def test_a_caller_that_gives_up_leaves_the_lock_free(turns: int) -> None:
 
     async with world.tables.hold(GROUP, world.lock):
         waiting = spawn(wait_for_it(), "waits")
-        await asyncio.sleep(0)
+        await one_turn()
         world.ownership.number += 1
         world.may_load.clear()
     for _ in range(turns):
-        await asyncio.sleep(0)
+        await one_turn()
     waiting.cancel()
 
     with pytest.raises(asyncio.CancelledError):

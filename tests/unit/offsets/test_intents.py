@@ -120,3 +120,21 @@ def test_a_second_step_back_to_one_offset_waits_until_the_first_is_known() -> No
 
     assert intents.may_open(KEY, first, 1.0) and not intents.may_open(KEY, second, 1.0)
     assert intents.may_open(KEY, second, LATE_S + 1.0)
+
+
+@pytest.mark.parametrize("is_like_one_on_its_way", [False, True])
+def test_a_push_that_was_not_sent_leaves_what_may_still_arrive(is_like_one_on_its_way) -> None:
+    """Another one of its offset waits only for a push like it that was sent before."""
+    intents, state = Intents(), at(1000)
+    other = at(1000)
+    other.commit_keys((LANES.key_range(1),), 10)
+    if is_like_one_on_its_way:
+        intents.note_unanswered(KEY, 10)
+    intents.note_stored(KEY, 10)
+    intents.open(KEY, intent_of(state, at(1000), 10, 1))
+
+    intents.note_unsent(KEY, 10)
+
+    may_open = intents.may_open(KEY, intent_of(state, other, 10, 2), 1.0)
+    assert may_open is not is_like_one_on_its_way
+    intents.check()

@@ -140,7 +140,7 @@ def test_what_is_about_to_be_given_up_is_held_and_takes_nothing_on(end: str) -> 
     lease.synced(1, (0,), sent_s=100.0)
     before = lease.takes_on(0, 101.0)
 
-    lease.end()
+    lease.drain()
 
     assert before and lease.holds(0, 101.0) and not lease.takes_on(0, 101.0)
     getattr(lease, end)()
