@@ -21,8 +21,9 @@ def report(event: str, **values: Any) -> None:
     `at_s` is of the machine's monotonic clock, which all members share. "left": no record follows,
     though lanes may, of a rebalance that was under way.
     """
-    line = json.dumps({"event": event, "at_s": time.monotonic(), **values}) + "\n"
-    os.write(1, line.encode())
+    line = (json.dumps({"event": event, "at_s": time.monotonic(), **values}) + "\n").encode()
+    while line:  # a signal ends a write to a full pipe early
+        line = line[os.write(1, line) :]
 
 
 def report_records(records: Iterable[tuple[int, int, bytes | None, bytes | None]]) -> None:

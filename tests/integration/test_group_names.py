@@ -77,7 +77,8 @@ def test_a_restarted_node_knows_the_name_of_a_group(kafka, keylane, topic) -> No
     """It asks the coordinator: the newcomer is refused, members that run go on by themselves."""
     name = topic(partitions=1)
     proxy = keylane()
-    with Group(proxy.bootstrap, f"{name}.lanes-4", f"g-{name}") as group:
+    # A client that cannot connect may wait for 10 s before it tries again (docs/clients.md).
+    with Group(proxy.bootstrap, f"{name}.lanes-4", f"g-{name}", session_timeout_ms=45_000) as group:
         group.add("confluent", 2)
         group.wait_for_lanes(4)
         group.wait_for_values(produce(kafka, name, KEYS, 2))

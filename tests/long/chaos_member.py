@@ -23,8 +23,9 @@ POLL_S = 0.2
 
 def publish(event: str, **values: Any) -> None:
     """Write one line at once: a killed member must not have published less than it committed."""
-    line = json.dumps({"event": event, "at_s": time.monotonic(), **values}) + "\n"
-    os.write(1, line.encode())
+    line = (json.dumps({"event": event, "at_s": time.monotonic(), **values}) + "\n").encode()
+    while line:  # a signal ends a write to a full pipe early
+        line = line[os.write(1, line) :]
 
 
 def publish_records(records: Iterable[tuple[str, int, int, bytes, bytes]]) -> None:

@@ -85,18 +85,21 @@ async def test_a_reset_of_all_that_metadata_shows_is_one_of_the_partitions() -> 
 
 
 async def test_a_lane_beyond_the_partitions_alone_is_refused() -> None:
-    """Its records are one part of a partition, which a share group has whole."""
+    """Its records are one part of a partition, which a share group has whole.
+
+    A number that is no lane, below or above them, is unknown.
+    """
     context = FakeContext()
     context.expect(
         ALTER,
         starts(("orders", {0: 10}), ("plain", {2: 5})),
         altered(("orders", {0: 0}), ("plain", {2: 0})),
     )
-    asked = starts(("orders", {0: 10, 2: 11, 3: 20, 9: 1}), ("plain", {2: 5}))
+    asked = starts(("orders", {0: 10, 2: 11, 3: 20, 9: 1, -1: 1}), ("plain", {2: 5}))
 
     found = await call(context, ALTER, 0, asked)
 
-    codes = {0: 0, 2: POLICY, 3: POLICY, 9: UNKNOWN}
+    codes = {0: 0, 2: POLICY, 3: POLICY, 9: UNKNOWN, -1: UNKNOWN}
     check(altered(("orders", codes), ("plain", {2: 0})), found)
     reason = found["responses"][0]["partitions"][2]["error_message"]
     assert "name partition 1 in the place of lane 3" in reason

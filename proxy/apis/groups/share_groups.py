@@ -111,7 +111,7 @@ async def _refused_offsets(
 def beyond(view: View, index: int, offsets: Mapping[int, int]) -> RefusalReason | None:
     """Return the reason to refuse a lane beyond the partitions; None: it is its partition."""
     count = view.layout.partition_count
-    if index < count:
+    if 0 <= index < count:
         return None
     if view.error_of(index):
         return RefusalReason(
