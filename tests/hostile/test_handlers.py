@@ -92,6 +92,9 @@ class RandomContext(FakeContext):
     def address_of(self, node_id: int) -> tuple[str, int]:
         return "lane.example", 19_092
 
+    async def ask_coordinator(self, group: str, entity: Any) -> Any:
+        return await self.ask(entity)
+
     def learn_topic(self, entry: Any) -> None:
         pass  # random counts would make all lanes unknown
 
