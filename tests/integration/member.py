@@ -113,33 +113,38 @@ def run_confluent(args: argparse.Namespace) -> None:
             **dict(each.split("=", 1) for each in args.settings.split(",") if each),
         }
     )
+    # By lane. librdkafka gives a commit up after two repeats; an application commits again.
+    processed: dict[int, Any] = {}
+
+    def on_revoke(_: Any, lanes: Any) -> None:
+        for place in lanes:
+            processed.pop(place.partition, None)
+        report("revoked", lanes=sorted(p.partition for p in lanes))
+
     consumer.subscribe(
         [args.topic],
         on_assign=lambda _, lanes: report("assigned", lanes=sorted(p.partition for p in lanes)),
-        on_revoke=lambda _, lanes: report("revoked", lanes=sorted(p.partition for p in lanes)),
+        on_revoke=on_revoke,
     )
     while not STOPPING.is_set():
         messages = consumer.consume(args.poll_records, timeout=0.2)
-        good = [message for message in messages if message.error() is None]
+        good: list[Any] = [message for message in messages if message.error() is None]
         for message in messages:
             if message.error() is not None:
                 report("error", error=str(message.error()))
-        if not good:
+        if good:
+            report_records((m.partition(), m.offset(), m.key(), m.value()) for m in good)
+        for m in good:
+            processed[m.partition()] = Place(m.topic(), m.partition(), m.offset() + 1)
+        if not processed:
             continue
-        ends: dict[int, int] = {}
-        reported: list[Any] = [(m.partition(), m.offset(), m.key(), m.value()) for m in good]
-        report_records(reported)
-        for lane, offset, _, _ in reported:
-            ends[lane] = offset + 1
         try:
-            consumer.commit(
-                offsets=[Place(str(good[0].topic()), lane, at) for lane, at in ends.items()],
-                asynchronous=False,
-            )
+            consumer.commit(offsets=list(processed.values()), asynchronous=False)
         except KafkaException as error:
             report("commit_failed", error=str(error))
         else:
-            report("committed", offsets=ends)
+            report("committed", offsets={lane: at.offset for lane, at in processed.items()})
+            processed.clear()
     report("left")
     consumer.close()
 
