@@ -252,6 +252,18 @@ class Group:
 
         self.wait(is_spread, timeout_s=timeout_s, what=f"{count} lanes at living members")
 
+    def wait_for_even_lanes(self, each: int, *, timeout_s: float = 120) -> None:
+        """Wait until the living members hold `each` lanes: none of an idle topic moves then.
+
+        A consumer group (KIP-848) deals out lane by lane. Those that are to move to the last member
+        are at others until then, so that all lanes are at members long before.
+        """
+
+        def is_even(seen: Seen) -> bool:
+            return all(len(seen.lanes[name]) == each for name in self.living)
+
+        self.wait(is_even, timeout_s=timeout_s, what=f"{each} lanes at each member")
+
     def wait_for_members(self, count: int, *, timeout_s: float = 60) -> None:
         """Wait until so many living members hold a partition or a lane."""
 

@@ -56,7 +56,7 @@ def test_eight_members_share_two_partitions(java, confluent, kafka, shared_keyla
     with consumer_group(shared_keylane.bootstrap, name, f"g-{name}") as group:
         group.add("java", java)
         group.add("confluent", confluent)
-        group.wait_for_lanes(LANE_COUNT, timeout_s=120)
+        group.wait_for_even_lanes(LANE_COUNT // 8)
         values = produce(kafka, name, KEYS, rounds=20)
         group.wait_for_values(values)
         group.wait_for_commits()
