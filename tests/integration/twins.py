@@ -76,7 +76,7 @@ def ask_all(through: Side, count: int, seed: int) -> list[Question]:
 def offered(side: Side) -> dict[int, tuple[int, int]]:
     """API keys with their versions, by ApiVersions."""
     body = side.ask(18, 3, make_question(18, 3, 0, 0).body)
-    assert isinstance(body, bytes)
+    assert isinstance(body, bytes), f"{side.address}: {body}"
     answer = read_response(18, 3, memoryview(body))
     return {int(one.api_key): (one.min_version, one.max_version) for one in answer.api_keys}
 
