@@ -187,7 +187,7 @@ class NodeGroup:
                 if self._on_refused is not None:
                     self._on_refused(error)
                     return
-                await asyncio.sleep(REFUSED_PAUSE_S)
+                await asyncio.sleep(REFUSED_PAUSE_S)  # no event says that we would be let in
             except UpstreamLost as error:
                 if isinstance(error, LoginRefused) and not first.done():
                     first.set_exception(error)
@@ -376,6 +376,7 @@ class NodeGroup:
 
     async def _linger(self, generation_id: int) -> None:
         """Stay beside a leader that does not verify, until one of the two is put out."""
+        # Only the answer to a heartbeat says that it was.
         await asyncio.sleep(max(0.0, self._next_beat_s - asyncio.get_running_loop().time()))
         sent_s = await self._send_heartbeat(generation_id)
         if sent_s is None:

@@ -8,34 +8,24 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import signal
-import threading
-import time
 from collections.abc import Iterable
 from typing import Any
 
-STOPPING = threading.Event()
+from tests.integration.member import STOPPING, report
+
 POLL_RECORDS = 100
 POLL_S = 0.2
 
 
-def publish(event: str, **values: Any) -> None:
-    """Write one line at once: a killed member must not have published less than it committed."""
-    line = (json.dumps({"event": event, "at_s": time.monotonic(), **values}) + "\n").encode()
-    while line:  # a signal ends a write to a full pipe early
-        line = line[os.write(1, line) :]
-
-
 def publish_records(records: Iterable[tuple[str, int, int, bytes, bytes]]) -> None:
     """Publish `(topic, lane, offset, key, value)` of records that were processed."""
-    publish("records", records=[(*where, k.decode(), v.decode()) for *where, k, v in records])
+    report("records", records=[(*where, k.decode(), v.decode()) for *where, k, v in records])
 
 
 def publish_lanes(event: str, lanes: Iterable[Any]) -> None:
     """Publish lanes that were assigned or revoked."""
-    publish(event, lanes=sorted((each.topic, each.partition) for each in lanes))
+    report(event, lanes=sorted((each.topic, each.partition) for each in lanes))
 
 
 async def run_aiokafka(args: argparse.Namespace) -> None:
@@ -80,7 +70,7 @@ async def run_aiokafka(args: argparse.Namespace) -> None:
             try:
                 await consumer.commit({tp: part[-1].offset + 1 for tp, part in polled.items()})
             except KafkaError as error:
-                publish("commit_failed", error=repr(error))
+                report("commit_failed", error=repr(error))
     finally:
         await consumer.stop()
 
@@ -114,7 +104,7 @@ def run_confluent(args: argparse.Namespace) -> None:
         good = [message for message in messages if message.error() is None]
         for message in messages:
             if message.error() is not None:
-                publish("error", error=str(message.error()))
+                report("error", error=str(message.error()))
         if not good:
             continue
         records: list[Any] = [
@@ -126,7 +116,7 @@ def run_confluent(args: argparse.Namespace) -> None:
         try:
             consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
-            publish("commit_failed", error=str(error))
+            report("commit_failed", error=str(error))
     consumer.close()
 
 
@@ -162,7 +152,7 @@ def run_kafka_python(args: argparse.Namespace) -> None:
         try:
             polled = consumer.poll(timeout_ms=10_000)
         except RetriableError as error:  # what its refresh of metadata met (docs/clients.md)
-            publish("poll_failed", error=repr(error))
+            report("poll_failed", error=repr(error))
             continue
         if not polled:
             continue
@@ -175,7 +165,7 @@ def run_kafka_python(args: argparse.Namespace) -> None:
         try:
             consumer.commit(ends)
         except KafkaError as error:
-            publish("commit_failed", error=repr(error))
+            report("commit_failed", error=repr(error))
     consumer.close()
 
 

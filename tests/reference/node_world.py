@@ -252,7 +252,7 @@ class Node:
 
     async def _drain(self) -> None:
         if self.busy_s:
-            await asyncio.sleep(self.busy_s)
+            await asyncio.sleep(self.busy_s)  # virtual time: what a commit takes
 
     def _on_stranger(self) -> None:
         self.strangers += 1
@@ -351,7 +351,7 @@ class Node:
     async def _travel(self) -> None:
         if self.is_isolated:
             await asyncio.get_running_loop().create_future()  # until the caller gives up
-        await asyncio.sleep(self.request_s + self.answer_s)
+        await asyncio.sleep(self.request_s + self.answer_s)  # virtual time
 
     # Ends.
     def kill(self) -> None:

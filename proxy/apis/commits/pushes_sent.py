@@ -48,7 +48,7 @@ class SentPushes:
         self._journal = context.groups.push_journal(group)
         self._pushes: dict[Place, Pushing] = {}
         self._may_be_sent = False
-        """True: some of them were sent, perhaps; several requests share them."""
+        """True: at least one may have been sent; they may go in several requests."""
 
     async def prepare(self, drafts: Sequence[Draft], *, offset: int | None = -1) -> list[Draft]:
         """Have the journal ready; return drafts that may be pushed, with `code` set on the others.
