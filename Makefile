@@ -10,6 +10,12 @@ BIN := $(VENV)/bin
 # One cache of compiled kernels for all processes, inside what `make clean` removes.
 export NUMBA_CACHE_DIR := $(CURDIR)/$(VENV)/numba
 PYTEST := $(BIN)/python -m pytest
+# Of Python as well, even where the user wants none beside the sources: each node that a test
+# starts would compile 300 modules, for a third of the time of its start.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
+# `--long` runs what is marked `long` too.
+FORMS ?=
 # The kernels are compiled before, so that workers do not each compile them.
 WORKERS ?= 2
 # Tests with brokers wait for them a third of the time: one worker more is a sixth off.
@@ -25,7 +31,7 @@ COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --p
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock' \
 	$(if $(UPGRADE),--upgrade) $(if $(PACKAGE),--upgrade-package $(PACKAGE))
 
-.PHONY: help demo test check lint types unit warm helm simulation integration spark bench fmt clean
+.PHONY: help demo test long check lint types unit warm helm simulation integration spark bench fmt clean
 .PHONY: bench-peers lock lock-jars sbom audit base-digest image
 .DEFAULT_GOAL := help
 
@@ -61,11 +67,14 @@ unit: warm helm
 helm: $(READY)
 	@$(BIN)/python -m tools.helm
 
-simulation: warm ## whole nodes with faults in virtual time, a thousand schedules
-	$(PYTEST) tests/simulation -n $(WORKERS) --quiet --durations=3
+long: ## `make test` with all forms of its tests, and a thousand schedules: an hour and more
+	@$(MAKE) --no-print-directory test FORMS=--long
+
+simulation: warm ## whole nodes with faults in virtual time, 300 schedules
+	$(PYTEST) tests/simulation $(FORMS) -n $(WORKERS) --quiet --durations=3
 
 integration: warm ## the tests with a real Kafka (started by themselves)
-	$(PYTEST) tests/integration -n $(BROKER_WORKERS) --dist loadfile --no-loadscope-reorder --quiet \
+	$(PYTEST) tests/integration $(FORMS) -n $(BROKER_WORKERS) --dist loadfile --no-loadscope-reorder --quiet \
 		--durations=10
 
 spark: warm ## the tests with a real Spark (and a Kafka of their own)

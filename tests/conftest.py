@@ -1,9 +1,10 @@
-"""What every test shares: Hypothesis profiles, and a seed that can be repeated."""
+"""What every test shares: Hypothesis profiles, a seed that can be repeated, and long forms."""
 
 from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # No deadline: the first call of a kernel compiles it, which takes a second, not 200 ms.
@@ -18,3 +19,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "dev"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--long`."""
+    parser.addoption("--long", action="store_true", help="run what is marked `long` too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked `long`, so that CI ends in half an hour on two cores."""
+    if config.getoption("--long"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if not item.get_closest_marker("long")]

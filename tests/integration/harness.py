@@ -17,6 +17,7 @@ from typing import Any, Self
 from confluent_kafka import Producer
 
 from keylane.embedded import start_java_tool
+from tests.integration.keylane_process import PATIENCE
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WALL_S = time.clock_gettime(time.CLOCK_REALTIME) - time.monotonic()
@@ -193,10 +194,11 @@ class Group:
     def leave(self, name: str) -> None:
         """Have a member close its consumer, and wait for its end."""
         self.processes[name].terminate()
-        self.processes[name].wait(30)
+        self.processes[name].wait(30 * PATIENCE)
 
     def wait(self, condition: Callable[[Seen], bool], *, timeout_s: float, what: str) -> None:
         """Wait until the members have reported enough."""
+        timeout_s *= PATIENCE
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             while not condition(self.seen):
@@ -285,7 +287,7 @@ class Group:
             process.terminate()
         for process in self.processes.values():
             try:
-                process.wait(20)
+                process.wait(20 * PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -31,7 +31,6 @@ from tests.integration.keylane_process import BROKER_PORTS, READY_TIMEOUT_S
 from tests.integration.nodes import NODE_ID_STEP
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(1200),  # Helm and kernels may have to be built
     pytest.mark.skipif(sys.platform != "linux", reason="a pod is an address of 127.0.0.0/8"),
 ]

@@ -14,9 +14,9 @@ LANE_COUNT = 32  # 2 partitions of 16 lanes
 @pytest.mark.parametrize(
     ("library", "assignor"),
     [
-        ("aiokafka", "roundrobin"),
+        pytest.param("aiokafka", "roundrobin", marks=pytest.mark.long),
         ("aiokafka", "sticky"),
-        ("confluent", "roundrobin"),
+        pytest.param("confluent", "roundrobin", marks=pytest.mark.long),
         ("confluent", "cooperative-sticky"),
         ("kafka-python", "range"),
     ],

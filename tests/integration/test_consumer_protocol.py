@@ -48,7 +48,9 @@ def consumer_group(bootstrap: str, topic: str, name: str) -> Group:
     return Group(bootstrap, topic, name, protocol="consumer")
 
 
-@pytest.mark.parametrize(("java", "confluent"), [(2, 6), (8, 0)])
+@pytest.mark.parametrize(
+    ("java", "confluent"), [(2, 6), pytest.param(8, 0, marks=pytest.mark.long)]
+)
 def test_eight_members_share_two_partitions(java, confluent, kafka, shared_keylane, topic) -> None:
     """All 8 members get records; each record once; each key at one member and in order."""
     name = topic("lanes16", partitions=2)
@@ -68,6 +70,7 @@ def test_eight_members_share_two_partitions(java, confluent, kafka, shared_keyla
     seen.assert_one_owner_at_a_time()
 
 
+@pytest.mark.long  # the churn of a larger group has it all
 def test_members_that_join_leave_and_die_lose_nothing(quick_kafka, keylane, quick_topic) -> None:
     """Two joins, two leaves, two kills and a killed proxy under load: nothing lost or again."""
     name = quick_topic("orders", partitions=2)

@@ -126,9 +126,14 @@ def lose_log(broker: EmbeddedKafka, folder: Path) -> None:
     broker.start()
 
 
-@pytest.mark.parametrize("is_down", [False, True])
 @pytest.mark.parametrize(
-    ("count", "isolation"), [(NEW, "read_committed"), (2_000, "read_uncommitted")]
+    ("count", "isolation", "is_down"),
+    [
+        (NEW, "read_committed", True),
+        (2_000, "read_uncommitted", False),
+        pytest.param(NEW, "read_committed", False, marks=pytest.mark.long),
+        pytest.param(2_000, "read_uncommitted", True, marks=pytest.mark.long),
+    ],
 )
 def test_a_log_that_begins_anew_is_read_from_its_start(
     own_broker, keylane, tmp_path, is_down, count, isolation

@@ -48,14 +48,19 @@ def processes_of(mark: str) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("args", [(), ("--direct", "--partitions", "12")], ids=["lanes", "direct"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        pytest.param((), id="lanes"),
+        pytest.param(("--direct", "--partitions", "12"), id="direct", marks=pytest.mark.long),
+    ],
+)
 def test_the_show_passes_and_leaves_nothing(tmp_path: Path, args: tuple[str, ...]) -> None:
     """Members and keylane are killed on the way; every check passes and nothing remains."""
     mark = uuid.uuid4().hex
     demo = start_demo(mark, tmp_path, "--seconds", "20", *args)
 
-    output, _ = demo.communicate(timeout=230)
+    output, _ = demo.communicate(timeout=380)
 
     assert demo.returncode == 0, output
     assert "FAILED" not in output
@@ -63,8 +68,10 @@ def test_the_show_passes_and_leaves_nothing(tmp_path: Path, args: tuple[str, ...
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.long)],
+)
 def test_an_ended_demo_leaves_nothing_running(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C, SIGTERM and even kill -9 in the middle of the show end all that it started."""
     mark = uuid.uuid4().hex
@@ -73,10 +80,10 @@ def test_an_ended_demo_leaves_nothing_running(tmp_path: Path, number: signal.Sig
     started = processes_of(mark)
 
     demo.send_signal(number)
-    demo.communicate(timeout=60)
+    demo.communicate(timeout=120)
 
     assert len(started) > 8
-    _, alive = psutil.wait_procs([p for p in started if p.pid != demo.pid], timeout=30)
+    _, alive = psutil.wait_procs([p for p in started if p.pid != demo.pid], timeout=90)
     assert alive == []
     expected = -number if number == signal.SIGKILL else 130
     assert demo.returncode == expected

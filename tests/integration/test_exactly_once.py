@@ -202,7 +202,7 @@ def test_every_input_is_in_the_output_once(library, kafka, shared_keylane, place
         assert_all_is_committed(kafka, loops.group, name)
 
 
-@pytest.mark.parametrize("library", ["confluent", "aiokafka"])
+@pytest.mark.parametrize("library", ["confluent", pytest.param("aiokafka", marks=pytest.mark.long)])
 def test_a_killed_member(library, kafka, shared_keylane, place) -> None:
     """kill -9 of two members under load; one comes back under its name, one never."""
     name, target, output, folder = place
@@ -221,8 +221,15 @@ def test_a_killed_member(library, kafka, shared_keylane, place) -> None:
         assert_all_is_committed(kafka, loops.group, name)
 
 
-@pytest.mark.parametrize("output_lanes", [[], [LANES]])
-@pytest.mark.parametrize("library", ["confluent", "aiokafka"])
+@pytest.mark.parametrize(
+    ("library", "output_lanes"),
+    [
+        ("confluent", [LANES]),
+        ("aiokafka", []),
+        pytest.param("confluent", [], marks=pytest.mark.long),
+        pytest.param("aiokafka", [LANES], marks=pytest.mark.long),
+    ],
+)
 def test_a_killed_proxy(library, output_lanes, kafka, keylane, place) -> None:
     """kill -9 of the proxy under load, twice."""
     name, target, output, folder = place

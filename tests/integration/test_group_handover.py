@@ -69,7 +69,7 @@ def assert_nothing_lost(group: Group, values: list[str]) -> None:
     group.seen.assert_nothing_committed_again()
 
 
-@pytest.mark.parametrize("library", ["aiokafka", "confluent"])
+@pytest.mark.parametrize("library", [pytest.param("aiokafka", marks=pytest.mark.long), "confluent"])
 def test_a_killed_member_loses_nothing(library, kafka, shared_keylane, topic) -> None:
     """kill -9 of two members under load: their lanes go on at others from their commits."""
     name = topic("lanes4", partitions=2)

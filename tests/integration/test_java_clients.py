@@ -13,7 +13,10 @@ KEYS = [f"key-{number}" for number in range(200)]
 ASSIGNORS = "org.apache.kafka.clients.consumer."
 
 
-@pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
+@pytest.mark.parametrize(
+    "assignor",
+    [pytest.param("RangeAssignor", marks=pytest.mark.long), "CooperativeStickyAssignor"],
+)
 def test_eight_java_members_share_two_partitions(assignor, kafka, shared_keylane, topic) -> None:
     """8 VerifiableConsumers: each record once, each key at one member and in order."""
     name = topic("lanes16", partitions=2)

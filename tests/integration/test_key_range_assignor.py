@@ -134,14 +134,14 @@ def partitions_per_member(group: Group) -> Counter[str]:
 @pytest.mark.parametrize(
     ("library", "assignor"),
     [
-        ("aiokafka", "roundrobin"),
+        pytest.param("aiokafka", "roundrobin", marks=pytest.mark.long),
         ("aiokafka", "sticky"),
         ("kafka-python", "range"),
-        ("kafka-python", COOPERATIVE),
-        ("confluent", "range"),
+        pytest.param("kafka-python", COOPERATIVE, marks=pytest.mark.long),
+        pytest.param("confluent", "range", marks=pytest.mark.long),
         ("confluent", COOPERATIVE),
-        ("java", JAVA + "RangeAssignor"),
-        ("java", JAVA + "CooperativeStickyAssignor"),
+        pytest.param("java", JAVA + "RangeAssignor", marks=pytest.mark.long),
+        pytest.param("java", JAVA + "CooperativeStickyAssignor", marks=pytest.mark.long),
     ],
 )
 def test_a_group_grows_and_shrinks_under_load(library, assignor, kafka, keylane, topic) -> None:
@@ -212,7 +212,8 @@ def keys_of_each_lane(count: int) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("library", "assignor"), [("aiokafka", "sticky"), ("confluent", COOPERATIVE)]
+    ("library", "assignor"),
+    [pytest.param("aiokafka", "sticky", marks=pytest.mark.long), ("confluent", COOPERATIVE)],
 )
 def test_a_restarted_proxy_leaves_lanes_where_they_are(
     library, assignor, kafka, keylane, topic

@@ -31,7 +31,7 @@ on_linux = pytest.mark.skipif(
 )
 
 CONNECTIONS = 2000
-WAVES = 4
+WAVES = 3
 FILES_BESIDE = 500
 """Descriptors that a process needs beside the connections: libraries, kernels, the group."""
 RSS_GROWTH_MAX = 8 * 1024**2
@@ -179,7 +179,7 @@ async def receive(client: socket.socket, count: int) -> bytes:
 
 @on_linux
 def test_waves_of_connections_leave_nothing_behind(kafka, keylane, topic, connection_count) -> None:
-    """2,000 at once, four times, ended in four ways, beside a group and a producer.
+    """2,000 at once, three times, ended in four ways, beside a group and a producer.
 
     Each record comes once. Connections, descriptors and tasks are what they were after the first
     wave, and memory is what it was after the second.

@@ -152,8 +152,15 @@ def test_a_stranger_that_leads_does_not_keep_nodes_from_starting(broker, secret,
             expect_only_nodes(nodes)
 
 
-@pytest.mark.parametrize("count", [1, 2], ids=["lone", "numbered"])
-@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+@pytest.mark.parametrize(
+    ("protocol", "count"),
+    [
+        ("consumer", 2),
+        pytest.param("classic", 1, marks=pytest.mark.long),
+        pytest.param("classic", 2, marks=pytest.mark.long),
+        pytest.param("consumer", 1, marks=pytest.mark.long),
+    ],
+)
 def test_a_consumer_in_the_group_keeps_no_node_from_starting(
     broker, secret, tmp_path, count: int, protocol: str
 ) -> None:

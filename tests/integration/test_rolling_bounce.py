@@ -11,14 +11,6 @@ from tests.integration.test_group_handover import steady_production
 
 PARTITIONS, LANES = 2, 16
 JAVA = "org.apache.kafka.clients.consumer."
-OWN: list[tuple[str, str]] = [
-    ("confluent", "range"),
-    ("confluent", "cooperative-sticky"),
-    ("kafka-python", "cooperative-sticky"),
-    ("aiokafka", "roundrobin"),
-    ("aiokafka", "sticky"),
-]
-LANE_NAME: list[tuple[str, str]] = [("confluent", "range"), ("aiokafka", "sticky")]
 
 
 def bounce(group: Group, library: str, there: dict[str, Any], count: int) -> list[str]:
@@ -61,7 +53,15 @@ def assert_moved(seen: Seen, on_lanes: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("library", "assignor", "lane_name"),
-    [(*one, "") for one in OWN] + [(*one, ".lanes-16") for one in LANE_NAME],
+    [
+        ("confluent", "range", ""),
+        ("confluent", "cooperative-sticky", ""),
+        ("aiokafka", "sticky", ".lanes-16"),
+        pytest.param("kafka-python", "cooperative-sticky", "", marks=pytest.mark.long),
+        pytest.param("aiokafka", "roundrobin", "", marks=pytest.mark.long),
+        pytest.param("aiokafka", "sticky", "", marks=pytest.mark.long),
+        pytest.param("confluent", "range", ".lanes-16", marks=pytest.mark.long),
+    ],
 )
 def test_a_rolling_bounce_to_lanes_and_back(
     kafka, keylane, topic, library, assignor, lane_name
@@ -89,7 +89,10 @@ def test_a_rolling_bounce_to_lanes_and_back(
     assert len(once) == len(set(once))
 
 
-@pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
+@pytest.mark.parametrize(
+    "assignor",
+    ["RangeAssignor", pytest.param("CooperativeStickyAssignor", marks=pytest.mark.long)],
+)
 def test_java_members_bounce_to_lanes_and_back(java, kafka, keylane, topic, assignor) -> None:
     """Kafka's own assignors deal out partitions among members of both sides."""
     name = topic("bounced", partitions=PARTITIONS)

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import numpy as np
-import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -215,7 +214,6 @@ async def test_the_topic_is_short_lived_and_damage_is_passed_over(kafka: str) ->
         await other.until(lambda: other.counted(FOUR, 0, 0) == 10)
 
 
-@pytest.mark.slow
 async def test_scans_are_given_up_and_cuts_are_not_while_kafka_is_away(
     own_broker: EmbeddedKafka, monkeypatch: Any
 ) -> None:

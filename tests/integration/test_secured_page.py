@@ -41,6 +41,7 @@ pytestmark = pytest.mark.timeout(500)  # kernels may have to be compiled first
 PAGE: Final = Path(__file__).parents[2] / "docs" / "secured-setup.md"
 FENCE: Final = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SECTION: Final = re.compile(r"^## \d+\. (.+)$", re.MULTILINE)
+WAIT_S: Final = 240.0
 BLOCK_S: Final = 240.0
 """Seconds for one block; the start of the nodes may compile for a minute."""
 MECHANISM: Final = "SCRAM-SHA-512"
@@ -308,9 +309,9 @@ def wait_for_logs(shell: Shell, text: str) -> None:
 
 def wait_until(holds: Callable[[], bool], what: str) -> None:
     """Stock clients and log files have no event for it; the deadline bounds it."""
-    deadline_s = time.monotonic() + 90
+    deadline_s = time.monotonic() + WAIT_S
     while not holds():
-        assert time.monotonic() < deadline_s, f"not within 90 s: {what}"
+        assert time.monotonic() < deadline_s, f"not within {WAIT_S:g} s: {what}"
         time.sleep(0.1)
 
 

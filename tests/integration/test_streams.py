@@ -141,7 +141,9 @@ def test_a_stateless_application_loses_nothing(kafka, proxy, topic, open_output,
         assert first_seen == sorted(first_seen), f"{key} went back"
 
 
-@pytest.mark.parametrize("topology", ["count", "count-rounds"])
+@pytest.mark.parametrize(
+    "topology", [pytest.param("count", marks=pytest.mark.long), "count-rounds"]
+)
 def test_counts_are_exact(topology, kafka, proxy, topic, open_output, tmp_path) -> None:
     """Exactly once, kill -9 of one of two instances: each count of each key once, in order."""
     name, target = topic("lanes8"), topic("out", partitions=LANES)
@@ -173,7 +175,10 @@ def test_a_join_of_two_lane_topics(kafka, topic, join_both) -> None:
     assert made == expected
 
 
-@pytest.mark.parametrize(("label", "partitions"), [("murmur8", 1), ("murmur4", 2)])
+@pytest.mark.parametrize(
+    ("label", "partitions"),
+    [pytest.param("murmur8", 1, marks=pytest.mark.long), ("murmur4", 2)],
+)
 def test_a_join_of_murmur2_lanes_with_a_plain_topic(
     label, partitions, kafka, topic, join_both
 ) -> None:
@@ -249,7 +254,7 @@ def test_what_a_refusal_prevents(kafka, topic, join_both) -> None:
     ("topology", "labels"),
     [
         ("join-table", (("lanes8", 1), ("plain", 8))),
-        ("join-window", (("lanes8", 1), ("lanes4", 2))),
+        pytest.param("join-window", (("lanes8", 1), ("lanes4", 2)), marks=pytest.mark.long),
         ("join-foreign", (("lanes8", 1), ("lanes8", 1))),
         ("merge", (("plain", 8), ("lanes8", 1))),
     ],

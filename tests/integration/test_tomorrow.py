@@ -107,7 +107,7 @@ def is_own_answer(difference: str) -> bool:
     return difference.startswith(OWN_ANSWERS) and difference.endswith(".unknown_tags: only direct")
 
 
-@pytest.mark.parametrize("label", ["plain", "lanes"])
+@pytest.mark.parametrize("label", [pytest.param("plain", marks=pytest.mark.long), "lanes"])
 @pytest.mark.parametrize(("library", "protocol"), PROTOCOLS)
 def test_stock_members(label, library, protocol, stage, request) -> None:
     """Each value once, at two members that commit."""

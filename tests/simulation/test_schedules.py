@@ -19,7 +19,7 @@ from tests.simulation.run import play
 from tests.simulation.scenario import Fault, Scenario, draw
 from tests.simulation.shrink import shrink
 
-SCHEDULES, CHUNK = 1000, 20
+SCHEDULES, OF_CI, CHUNK = 1000, 300, 20
 FOUND_SOON = {
     "two lanes are swapped": 5, "a scan leads on too far": 10, "the fastest lane is pushed": 10,
     "nothing leads lanes on": 20, "a commit is answered before the journal has it": 30,
@@ -34,7 +34,13 @@ FOUND_SOON = {
 """Schedules in which these are found for sure; the others take more, see the mutation table."""
 
 
-@pytest.mark.parametrize("first", range(0, SCHEDULES, CHUNK))
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.long] if first >= OF_CI else [])
+        for first in range(0, SCHEDULES, CHUNK)
+    ],
+)
 def test_no_promise_is_broken(first: int) -> None:
     """No schedule has a finding; `--seed N --shrink` prints the story of one that fails."""
     failed = {
@@ -73,7 +79,13 @@ def test_one_seed_is_one_run_in_each_process(seed: int) -> None:
     assert first == again
 
 
-@pytest.mark.parametrize("name", FOUND_SOON)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if schedules > 50 else [])
+        for name, schedules in FOUND_SOON.items()
+    ],
+)
 def test_a_mistake_is_found(name: str) -> None:
     """A mistake that breaks a promise breaks a run: the simulation can fail."""
     mutation = next(each for each in MUTATIONS if each.name == name)
