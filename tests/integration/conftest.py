@@ -87,7 +87,7 @@ class JavaTools:
         self._started: list[subprocess.Popen[str]] = []
 
     def run(
-        self, name: str, *args: str | Path, stdin: str = "", timeout_s: float = 120.0
+        self, name: str, *args: str | Path, stdin: str = "", timeout_s: float = 300.0
     ) -> subprocess.CompletedProcess[str]:
         """Run `name` ("kafka-topics", or a class) to its end; fails the test if that fails."""
         return run_java_tool(name, *args, stdin=stdin, timeout_s=timeout_s)

@@ -45,7 +45,7 @@ SECRETS = set(PASSWORDS.values())
 """Secrets, which no log and no metric may hold (`Stage` checks); tokens are added when made."""
 MODULES = "org.apache.kafka.common.security"
 BEARER = f"{MODULES}.oauthbearer"
-REAUTH_MS = 3_000
+REAUTH_MS = 10_000
 """Milliseconds that a login by SCRAM-SHA-512 is valid."""
 
 
