@@ -30,12 +30,20 @@ FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
 def start_java_fast() -> None:
     """Make the archive if there is none; from then on each Java started here uses it.
 
-    A Java that cannot make one (a small one that was linked without its own) does without.
+    A Java that was linked without an archive of its own classes gets one of these first. One that
+    cannot make an archive at all does without.
     """
-    archive = Path(sys.prefix) / f"kafka-{_fingerprint()}.jsa"
-    with hold_lock(archive.with_suffix(".lock")):
-        made = archive.exists() or _make(archive)
-    _use(FIRST_COMPILER_ONLY, *([f"-XX:SharedArchiveFile={archive}"] if made else []))
+    stem = Path(sys.prefix) / f"kafka-{_fingerprint()}"
+    archive, own = stem.with_suffix(".jsa"), stem.with_suffix(".own.jsa")
+    with hold_lock(stem.with_suffix(".lock")):
+        made = archive.exists() or _make(archive, own)
+    _use(FIRST_COMPILER_ONLY, *([_archives(own, archive)] if made else []))
+
+
+def _archives(own: Path, *others: Path) -> str:
+    """An option for `own` of Java's classes, where it was made, and of others above it."""
+    paths = [own, *others] if own.exists() else others
+    return f"-XX:SharedArchiveFile={os.pathsep.join(map(str, paths))}"
 
 
 def _fingerprint() -> str:
@@ -50,17 +58,24 @@ def _fingerprint() -> str:
     return hashlib.sha256(repr((version, jars)).encode()).hexdigest()[:16]
 
 
-def _make(archive: Path) -> bool:
+def _make(archive: Path, own: Path) -> bool:
     """Of what a broker has loaded when it stops; whether Java takes it."""
+    if not _java("-Xshare:on", "-version"):
+        _java("-Xshare:dump", f"-XX:SharedArchiveFile={own}")
     partial = archive.with_suffix(".tmp")
-    _use(f"-XX:ArchiveClassesAtExit={partial}")
+    _use(*([_archives(own)] if own.exists() else []), f"-XX:ArchiveClassesAtExit={partial}")
     with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder) / "kafka"):
         pass
     os.environ[OPTIONS] = GIVEN
-    options = ["-Xshare:on", f"-XX:SharedArchiveFile={partial}", "-cp", resolve_class_path()]
-    done = subprocess.run([find_java(), *options, "-version"], capture_output=True, check=False)
-    if done.returncode == 0:
+    taken = _java("-Xshare:on", _archives(own, partial), "-cp", resolve_class_path(), "-version")
+    if taken:
         partial.replace(archive)
+    return taken
+
+
+def _java(*options: str) -> bool:
+    """Run Java once; whether it could."""
+    done = subprocess.run([find_java(), *options], capture_output=True, check=False)
     return done.returncode == 0
 
 

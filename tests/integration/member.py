@@ -88,46 +88,67 @@ async def run_aiokafka(args: argparse.Namespace) -> None:
         await consumer.stop()
 
 
-def run_confluent(args: argparse.Namespace) -> None:
-    """A confluent-kafka (librdkafka) member."""
-    from confluent_kafka import Consumer, KafkaException
-    from confluent_kafka import TopicPartition as Place
+class ConfluentMember:
+    """A confluent-kafka (librdkafka) member, which commits again what was refused.
 
-    protocol: dict[str, Any] = {
-        "session.timeout.ms": args.session_timeout_ms,
-        "heartbeat.interval.ms": args.session_timeout_ms // 3,
-        "partition.assignment.strategy": args.assignor,
-    }
-    if args.protocol == "consumer":
-        protocol = {"group.protocol": "consumer"}  # the broker decides all of these
-    consumer = Consumer(
-        {
-            "bootstrap.servers": args.bootstrap,
-            "group.id": args.group,
-            "client.id": args.name,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",
-            "isolation.level": args.isolation,
-            **({"socket.timeout.ms": args.request_timeout_ms} if args.request_timeout_ms else {}),
-            **protocol,
-            **dict(each.split("=", 1) for each in args.settings.split(",") if each),
+    Brokers refuse commits between a member's JoinGroup and its SyncGroup, and librdkafka gives one
+    up after two repeats. An application commits before it gives partitions up, and before its end,
+    or others get the records once more.
+    """
+
+    LAST_COMMITS_S = 10.0
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        from confluent_kafka import Consumer
+
+        protocol: dict[str, Any] = {
+            "session.timeout.ms": args.session_timeout_ms,
+            "heartbeat.interval.ms": args.session_timeout_ms // 3,
+            "partition.assignment.strategy": args.assignor,
         }
-    )
-    # By lane. librdkafka gives a commit up after two repeats; an application commits again.
-    processed: dict[int, Any] = {}
+        if args.protocol == "consumer":
+            protocol = {"group.protocol": "consumer"}  # the broker decides all of these
+        timeout_ms = args.request_timeout_ms
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": args.bootstrap,
+                "group.id": args.group,
+                "client.id": args.name,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": args.isolation,
+                **({"socket.timeout.ms": timeout_ms} if timeout_ms else {}),
+                **protocol,
+                **dict(each.split("=", 1) for each in args.settings.split(",") if each),
+            }
+        )
+        self.poll_records = args.poll_records
+        self.processed: dict[int, Any] = {}
+        """Commits that are due, by lane."""
+        self.consumer.subscribe(
+            [args.topic],
+            on_assign=lambda _, lanes: report("assigned", lanes=sorted(p.partition for p in lanes)),
+            on_revoke=lambda _, lanes: self.give_up(lanes, is_owner=True),
+            on_lost=lambda _, lanes: self.give_up(lanes, is_owner=False),
+        )
 
-    def on_revoke(_: Any, lanes: Any) -> None:
-        for place in lanes:
-            processed.pop(place.partition, None)
-        report("revoked", lanes=sorted(p.partition for p in lanes))
+    def run(self) -> None:
+        """Process until SIGTERM."""
+        while not STOPPING.is_set():
+            self.process()
+            self.commit()
+        deadline_s = time.monotonic() + self.LAST_COMMITS_S
+        while self.processed and time.monotonic() < deadline_s:
+            self.consumer.poll(0.2)  # a rebalance ends in here; a record that comes is dropped
+            self.commit()
+        report("left")
+        self.consumer.close()
 
-    consumer.subscribe(
-        [args.topic],
-        on_assign=lambda _, lanes: report("assigned", lanes=sorted(p.partition for p in lanes)),
-        on_revoke=on_revoke,
-    )
-    while not STOPPING.is_set():
-        messages = consumer.consume(args.poll_records, timeout=0.2)
+    def process(self) -> None:
+        """Report the next records."""
+        from confluent_kafka import TopicPartition
+
+        messages = self.consumer.consume(self.poll_records, timeout=0.2)
         good: list[Any] = [message for message in messages if message.error() is None]
         for message in messages:
             if message.error() is not None:
@@ -135,18 +156,31 @@ def run_confluent(args: argparse.Namespace) -> None:
         if good:
             report_records((m.partition(), m.offset(), m.key(), m.value()) for m in good)
         for m in good:
-            processed[m.partition()] = Place(m.topic(), m.partition(), m.offset() + 1)
-        if not processed:
-            continue
+            place = TopicPartition(m.topic(), m.partition(), m.offset() + 1)
+            self.processed[m.partition()] = place
+
+    def commit(self) -> None:
+        """Commit what is due; what is refused stays due."""
+        from confluent_kafka import KafkaException
+
+        if not self.processed:
+            return
+        offsets = list(self.processed.values())
         try:
-            consumer.commit(offsets=list(processed.values()), asynchronous=False)
+            self.consumer.commit(offsets=offsets, asynchronous=False)
         except KafkaException as error:
             report("commit_failed", error=str(error))
         else:
-            report("committed", offsets={lane: at.offset for lane, at in processed.items()})
-            processed.clear()
-    report("left")
-    consumer.close()
+            report("committed", offsets={each.partition: each.offset for each in offsets})
+            self.processed.clear()
+
+    def give_up(self, lanes: Any, *, is_owner: bool) -> None:
+        """Commit at last, unless the lanes may be at others already."""
+        if is_owner:
+            self.commit()
+        for place in lanes:
+            self.processed.pop(place.partition, None)
+        report("revoked", lanes=sorted(p.partition for p in lanes))
 
 
 def run_kafka_python(args: argparse.Namespace) -> None:
@@ -218,7 +252,7 @@ def main() -> None:
     if args.library == "aiokafka":
         asyncio.run(run_aiokafka(args))
     elif args.library == "confluent":
-        run_confluent(args)
+        ConfluentMember(args).run()
     else:
         run_kafka_python(args)
 
