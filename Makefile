@@ -18,8 +18,8 @@ export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/pycache
 FORMS ?=
 # The kernels are compiled before, so that workers do not each compile them.
 WORKERS ?= 2
-# Tests with brokers wait for them a third of the time: one worker more is a sixth off.
-BROKER_WORKERS ?= 3
+# Tests with brokers wait for them much of the time: three workers leave a sixth of two cores idle.
+BROKER_WORKERS ?= 4
 FAST := tests --ignore=tests/integration --ignore=tests/spark --ignore=tests/conformance \
 	--ignore=tests/simulation
 

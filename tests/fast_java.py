@@ -30,7 +30,7 @@ FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
 def start_java_fast() -> None:
     """Make the archive if there is none; from then on each Java started here uses it.
 
-    A Java that was linked without an archive of its own classes gets one of these first. One that
+    A Java that was linked without an archive of Java's classes gets one of these first. One that
     cannot make an archive at all does without.
     """
     stem = Path(sys.prefix) / f"kafka-{_fingerprint()}"
