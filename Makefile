@@ -19,7 +19,7 @@ FORMS ?=
 # The kernels are compiled before, so that workers do not each compile them.
 WORKERS ?= 2
 # Tests with brokers wait for them a third of the time. Three workers leave a sixth of two cores idle;
-# a fourth takes 2 % off, for a load at which tests meet more of each other.
+# a fourth takes 2 % off, and more tests come near their bounds.
 BROKER_WORKERS ?= 3
 FAST := tests --ignore=tests/integration --ignore=tests/spark --ignore=tests/conformance \
 	--ignore=tests/simulation

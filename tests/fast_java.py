@@ -30,19 +30,19 @@ FIRST_COMPILER_ONLY: Final = "-XX:TieredStopAtLevel=1"
 def start_java_fast() -> None:
     """Make the archive if there is none; from then on each Java started here uses it.
 
-    A Java that was linked without an archive of Java's classes gets one of these first. One that
-    cannot make an archive at all does without.
+    A Java that was linked without an archive of its classes gets that one first, as Kafka's stands
+    on it. A Java that cannot make one does without.
     """
     stem = Path(sys.prefix) / f"kafka-{_fingerprint()}"
-    archive, own = stem.with_suffix(".jsa"), stem.with_suffix(".own.jsa")
+    archive, base = stem.with_suffix(".jsa"), stem.with_suffix(".base.jsa")
     with hold_lock(stem.with_suffix(".lock")):
-        made = archive.exists() or _make(archive, own)
-    _use(FIRST_COMPILER_ONLY, *([_archives(own, archive)] if made else []))
+        made = archive.exists() or _make(archive, base)
+    _use(FIRST_COMPILER_ONLY, *([_archives(base, archive)] if made else []))
 
 
-def _archives(own: Path, *others: Path) -> str:
-    """An option for `own` of Java's classes, where it was made, and of others above it."""
-    paths = [own, *others] if own.exists() else others
+def _archives(base: Path, *others: Path) -> str:
+    """The option for an archive above `base`; a Java that brings its own has none made."""
+    paths = [base, *others] if base.exists() else others
     return f"-XX:SharedArchiveFile={os.pathsep.join(map(str, paths))}"
 
 
@@ -58,16 +58,16 @@ def _fingerprint() -> str:
     return hashlib.sha256(repr((version, jars)).encode()).hexdigest()[:16]
 
 
-def _make(archive: Path, own: Path) -> bool:
+def _make(archive: Path, base: Path) -> bool:
     """Of what a broker has loaded when it stops; whether Java takes it."""
     if not _java("-Xshare:on", "-version"):
-        _java("-Xshare:dump", f"-XX:SharedArchiveFile={own}")
+        _java("-Xshare:dump", f"-XX:SharedArchiveFile={base}")
     partial = archive.with_suffix(".tmp")
-    _use(*([_archives(own)] if own.exists() else []), f"-XX:ArchiveClassesAtExit={partial}")
+    _use(*([_archives(base)] if base.exists() else []), f"-XX:ArchiveClassesAtExit={partial}")
     with tempfile.TemporaryDirectory() as folder, EmbeddedKafka(Path(folder) / "kafka"):
         pass
     os.environ[OPTIONS] = GIVEN
-    taken = _java("-Xshare:on", _archives(own, partial), "-cp", resolve_class_path(), "-version")
+    taken = _java("-Xshare:on", _archives(base, partial), "-cp", resolve_class_path(), "-version")
     if taken:
         partial.replace(archive)
     return taken

@@ -97,6 +97,7 @@ class ConfluentMember:
     """
 
     LAST_COMMITS_S = 10.0
+    """Bound of the end where no broker takes commits."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         from confluent_kafka import Consumer
