@@ -67,6 +67,10 @@ class RawClient:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
         self.socket.close()
 
     def call(self, api_key: int, version: int, body: bytes) -> memoryview:

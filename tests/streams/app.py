@@ -1,33 +1,23 @@
-"""Compile `StreamsApp.java`, and start it as an instance of an application.
-
-Eclipse's compiler is a jar of the lock beside this file, since a packaged Java has none. The
-classes are kept in keylane's cache folder, under the sum of the source and of the jars.
-"""
+"""Start `StreamsApp.java` as an instance of an application."""
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Final, Self
 
-from keylane.embedded.jar_lock import FILE_NAME, LockedJar, parse_lock
+from keylane.embedded.jar_lock import LockedJar
 from keylane.embedded.java import find_java
-from keylane.embedded.resolve import cache_folder, hold_lock, kafka_lock, resolve_class_path
+from keylane.embedded.resolve import kafka_lock
+from tests.java_source import JVM_ARGS, STREAMS, compile_source
 
-HERE: Final = Path(__file__).resolve().parent
-SOURCE: Final = HERE / "StreamsApp.java"
+SOURCE: Final = Path(__file__).resolve().with_name("StreamsApp.java")
 MAIN_CLASS: Final = "StreamsApp"
-STREAMS: Final = parse_lock((HERE / FILE_NAME).read_text(encoding="utf-8"))
-"""Lock of the jars beside Kafka's own; `tools/lock_jars.py` writes it."""
-COMPILER: Final = "org.eclipse.jdt.internal.compiler.batch.Main"
-JVM_ARGS: Final = ("-Xmx160m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 LOG_ARGS: Final = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",)
 START_S: Final = 90.0
 RUNNING: Final = "STATE RUNNING"
@@ -38,22 +28,9 @@ def jars() -> tuple[LockedJar, ...]:
     return (*kafka_lock(), *STREAMS)
 
 
-@cache
 def compiled() -> str:
-    """Return the class path of the application; the source is compiled once per content."""
-    class_path = resolve_class_path(jars())
-    sums = "".join(jar.sha256 for jar in STREAMS)
-    fingerprint = hashlib.sha256(SOURCE.read_bytes() + sums.encode()).hexdigest()[:16]
-    classes = cache_folder() / "streams-app" / fingerprint
-    classes.mkdir(parents=True, exist_ok=True)
-    done = classes / "compiled"
-    with hold_lock(classes / "lock"):
-        if not done.exists():
-            command = [str(find_java()), *JVM_ARGS, "-cp", class_path, COMPILER]
-            command += ["-17", "-proc:none", "-nowarn", "-cp", class_path]
-            subprocess.run([*command, "-d", str(classes), str(SOURCE)], check=True)
-            done.touch()
-    return f"{class_path}:{classes}"
+    """Return the class path of the application."""
+    return compile_source(SOURCE, jars())
 
 
 @dataclass(slots=True)
