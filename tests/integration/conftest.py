@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 KEPT = {"log.retention.ms": "-1"}
 """A broker looks for what is too old 30 s after its start; some tests write records of 1970."""
+SHARE = {
+    "group.share.min.heartbeat.interval.ms": "500",
+    "group.share.heartbeat.interval.ms": "500",
+    "group.share.min.record.lock.duration.ms": "1000",
+}
+"""Members of a share group get partitions with a heartbeat, by default every 5 s, and a group may
+have locks of a second. The default duration stays."""
 
 
 FIRST = frozenset(
@@ -109,7 +116,7 @@ class JavaTools:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedKafka]:
     """The session's broker itself, for its log and its files. Never stop or kill this one."""
-    with EmbeddedKafka(tmp_path_factory.mktemp("kafka"), properties=KEPT) as running:
+    with EmbeddedKafka(tmp_path_factory.mktemp("kafka"), properties={**KEPT, **SHARE}) as running:
         yield running
 
 
@@ -122,7 +129,7 @@ def kafka(broker: EmbeddedKafka) -> str:
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[EmbeddedKafka]:
     """A running broker that belongs to one test, which may kill it and start it again."""
-    with EmbeddedKafka(tmp_path / "kafka", properties=KEPT) as running:
+    with EmbeddedKafka(tmp_path / "kafka", properties={**KEPT, **SHARE}) as running:
         yield running
 
 
