@@ -24,14 +24,20 @@ class SliceCache:
     """Entries in the order they came, the oldest first to go. Single-threaded.
 
     Evicting costs a read from upstream, never a record.
-    Invariants: 0 <= bytes_used <= bytes_max at every instant; bytes_used is the sum of costs.
+    Invariants: 0 <= bytes_used <= bytes_max at every instant; bytes_used is the sum of costs; with
+    what is reserved it is within the bound, or nothing is kept.
     """
 
-    __slots__ = ("_costs", "bytes_max", "bytes_used", "eviction_count", "hit_count", "sent_count")
+    __slots__ = (
+        "_costs", "bytes_max", "bytes_reserved", "bytes_used", "eviction_count", "hit_count",
+        "sent_count",
+    )  # fmt: skip
 
     def __init__(self, *, bytes_max: int) -> None:
         self.bytes_max = bytes_max
         self.bytes_used = 0
+        self.bytes_reserved = 0
+        """Bytes of the bound that records of share groups have."""
         self.eviction_count = 0
         self.hit_count = 0
         self.sent_count = 0
@@ -47,9 +53,9 @@ class SliceCache:
         client has asked for yet does not push out data that a client waits for.
         """
         assert entry not in self._costs, "an entry is put once"
-        if cost_bytes > self.bytes_max:
+        if cost_bytes > self._room:
             return False
-        if self.bytes_used + cost_bytes > self.bytes_max:
+        if self.bytes_used + cost_bytes > self._room:
             if not may_evict:
                 return False
             self._make_room(cost_bytes)
@@ -61,13 +67,22 @@ class SliceCache:
         """Forget an entry; one that is not kept does not count."""
         self.bytes_used -= self._costs.pop(entry, 0)
 
+    def reserve(self, size_bytes: int) -> None:
+        """Take bytes of the bound for something else, or give them back (negative)."""
+        self.bytes_reserved += size_bytes
+        self._make_room(0)
+
+    @property
+    def _room(self) -> int:
+        return max(0, self.bytes_max - self.bytes_reserved)
+
     def check(self) -> None:
         """Assert the invariants of the class; tests call it after every step."""
-        assert 0 <= self.bytes_used <= self.bytes_max
+        assert 0 <= self.bytes_used <= self._room
         assert self.bytes_used == sum(self._costs.values())
 
     def _make_room(self, cost_bytes: int) -> None:
-        while self.bytes_used + cost_bytes > self.bytes_max:
+        while self._costs and self.bytes_used + cost_bytes > self._room:
             entry, freed = self._costs.popitem(last=False)
             self.bytes_used -= freed
             self.eviction_count += 1

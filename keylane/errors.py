@@ -95,6 +95,12 @@ class RightMissing(UpstreamLost):
     """Brokers do not let keylane itself do what it has to; what lacks is named. May be granted."""
 
 
+class ShareRefused(UpstreamLost):
+    """Brokers do not serve keylane's own share session; what lacks is named. May be granted."""
+
+    error_code = 30  # GROUP_AUTHORIZATION_FAILED
+
+
 class NotCoordinator(KeylaneError):
     """Another node serves the group's offsets, or is about to; the client looks for it anew."""
 

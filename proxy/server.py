@@ -19,7 +19,7 @@ from typing import Final
 from keylane.config.node import ProxyConfig, split_address
 from keylane.errors import BrokerUnreachable, ConfigInvalid, KeylaneError
 from keylane.kernel.warmup import warm_up
-from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.context import ANY_BROKER, Context
 from keylane.proxy.cluster.cluster import Broker
 from keylane.proxy.commits.late_pushes import read_behind
 from keylane.proxy.commits.refreshes import follow_retention
@@ -115,6 +115,7 @@ class ProxyServer:
         await self._parts.entrance.drain("proxy stops", timeout_s=self.config.drain_timeout_s)
         if self._sweeper is not None:
             self._sweeper.cancel()
+        await self._shared.ordered.stop()
         await self._shared.fetcher.stop()
         if self._parts.feed is not None:
             await self._parts.feed.stop()
@@ -166,7 +167,7 @@ class ProxyServer:
         host = split_address(self.config.listen)[0]
         try:
             server = await asyncio.get_running_loop().create_server(
-                lambda: self._parts.door.protocol(lambda: self._accept(connect)),
+                lambda: self._parts.door.protocol(lambda: self._accept(connect, key)),
                 host,
                 port,
                 backlog=BACKLOG,
@@ -211,10 +212,12 @@ class ProxyServer:
             links.reach.turn_away(host, port)
         raise BrokerUnreachable("; ".join(reasons))
 
-    def _accept(self, connect: Connect) -> ClientSession:
+    def _accept(self, connect: Connect, broker_id: int | None) -> ClientSession:
         return ClientSession(
             connect=connect,
-            make_context=lambda session: Context(session, self._shared),
+            make_context=lambda session: Context(
+                session, self._shared, broker_id=ANY_BROKER if broker_id is None else broker_id
+            ),
             stats=self.stats,
             request_bytes_max=self.config.request_bytes_max,
             hooks=self._parts.hooks,
@@ -231,6 +234,7 @@ class ProxyServer:
         self._parts.memory.leave(session)
         if self._parts.entrance.left(session):
             self._shared.fetcher.release(session.session_id)
+            self._shared.ordered.connection_closed(session.session_id)
             session.context.member_lanes.clear()
 
     def reload(self) -> None:

@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from keylane.config.node import ProxyConfig
-from keylane.config.sources import load_config, parse_group_rule, parse_lane_rule
+from keylane.config.sources import (
+    load_config,
+    parse_group_rule,
+    parse_lane_rule,
+    parse_share_rule,
+)
 from keylane.errors import KeylaneError
 from keylane.proxy.runtime.heap import pause_collection, resume_collection
 from keylane.proxy.runtime.log_setup import set_up_logging
@@ -48,6 +53,12 @@ def add_proxy_command(commands: argparse._SubParsersAction[argparse.ArgumentPars
         action="append",
         metavar="GROUP=ASSIGNOR",
         help="assignor of a group's lanes (a name or glob): client, key-range; repeatable",
+    )
+    parser.add_argument(
+        "--share-order",
+        action="append",
+        metavar="GROUP=ORDER",
+        help="order of a share group's records (a name or glob): key; repeatable",
     )
     parser.add_argument("--cache-bytes-max", type=int, metavar="BYTES")
     parser.add_argument(
@@ -92,6 +103,8 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
         flags["lanes"] = [parse_lane_rule(text) for text in args.lanes]
     if args.assignor:
         flags["groups"] = [parse_group_rule(text) for text in args.assignor]
+    if args.share_order:
+        flags["share_groups"] = [parse_share_rule(text) for text in args.share_order]
     return flags
 
 

@@ -19,6 +19,7 @@ from pydantic import (
 
 from keylane.config.memory import MemoryConfig
 from keylane.config.security import expect_control_guard, expect_node_secret
+from keylane.config.share_rules import ShareRule
 from keylane.config.topic_rules import LEGAL_TOPIC, check_rule_topic, falls_under
 from keylane.keyrange.hash import HashName
 from keylane.keyrange.space import LANE_COUNT_MAX
@@ -186,6 +187,11 @@ class ProxyConfig(MemoryConfig):
         default=(),
         description="Exceptions for groups on lanes; the first rule that fits wins. keylane "
         "assigns the lanes of a group without a rule by load, if its assignor is a stock one.",
+    )
+    share_groups: tuple[ShareRule, ...] = Field(
+        default=(),
+        description="Share groups whose records are handed out in the order of their keys; the "
+        "first rule that fits a group and a topic wins. Brokers of Kafka 4.2 or later are needed.",
     )
     load_rebalance_interval_s: float = Field(
         default=600.0,

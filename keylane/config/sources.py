@@ -60,6 +60,14 @@ def parse_group_rule(text: str) -> dict[str, Any]:
     return {"group": group, "assignor": assignor}
 
 
+def parse_share_rule(text: str) -> dict[str, Any]:
+    """Read a `--share-order` value, `billing-*=key`. Raises: ConfigInvalid."""
+    group, separator, order = text.rpartition("=")
+    if not separator or not group:
+        raise ConfigInvalid(f"--share-order {text!r}: expected GROUP=ORDER, as billing-*=key")
+    return {"group": group, "order": order}
+
+
 def _read_list(key: str, text: str) -> Any:
     """Read a list as YAML writes it."""
     try:

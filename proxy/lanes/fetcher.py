@@ -123,6 +123,11 @@ class LaneFetcher:
         self._is_stopped = False
 
     @property
+    def kit(self) -> ReaderKit:
+        """Return what readers share, for others that read partitions."""
+        return self._kit
+
+    @property
     def cache(self) -> SliceCache:
         """Return the slices that wait for lanes, of all partitions."""
         return self._kit.cache

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
+
+from keylane.wire.share import ACCEPT, REJECT, RELEASE, RENEW, AckBatch
 
 GAUGE: Final = "gauge"
 COUNTER: Final = "counter"
@@ -24,6 +26,12 @@ LABELS_MAX: Final = 100
 """Groups, and brokers, that are counted one by one (docs/decisions/018); the others share one."""
 GROUP_CHARS_MAX: Final = 249
 """Kafka's bound of a topic name; a group id may be longer, and is cut."""
+ACK_NAMES: Final[Mapping[int, str]] = {
+    ACCEPT: "accept",
+    RELEASE: "release",
+    REJECT: "reject",
+    RENEW: "renew",
+}
 OTHER_BROKERS: Final = "(other brokers)"
 OTHER_GROUPS: Final = "(other groups)"
 """A label that no group's own name should be."""
@@ -256,8 +264,22 @@ class ProxyStats:
         "Members of the nodes' group that did not prove to be nodes, and were removed."
     )
 
+    # Share groups.
+    share_acknowledgements: Counter[str] = _counters(
+        "type", "Records that members of share groups have acknowledged, by type."
+    )
+
     # Answers to clients.
     lane_bytes: int = _counter("Record bytes sent to lanes.")
+
+    def count_share_acks(self, batches: Iterable[AckBatch]) -> None:
+        """Count acknowledgements of share groups by their types."""
+        for first, last, types in batches:
+            each = last - first + 1 if len(types) == 1 else 1
+            for kind in types:
+                name = ACK_NAMES.get(kind)
+                if name is not None:
+                    self.share_acknowledgements[name] += each
 
     def journaled(
         self,

@@ -44,6 +44,9 @@ from keylane.proxy.session.entrance import Entrance
 from keylane.proxy.session.hooks import SessionHooks
 from keylane.proxy.session.memory_watch import MemoryWatch
 from keylane.proxy.session.session import ClientSession
+from keylane.proxy.share.groups import OrderedGroups
+from keylane.proxy.share.held_bytes import HeldBytes
+from keylane.proxy.share.partition import ShareKit
 from keylane.proxy.startup.control_setup import ControlBase, Upkeep, make_control
 from keylane.proxy.startup.group_start import GroupStart
 from keylane.proxy.startup.node_parts import NodeParts
@@ -107,6 +110,12 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     loads, tallies = LaneLoads(time.monotonic), LaneTallies()
     fetcher, feed = build_readers(base, own_topics, groups, loads, tallies)
     brokers = Listeners(calls.bind_broker, stats, on_bound=calls.rejoin)
+    kit = ShareKit(
+        cluster=cluster,
+        reader_kit=fetcher.kit,
+        held_bytes=HeldBytes(fetcher.cache),
+        clock=time.monotonic,
+    )
     shared: Shared = Shared(
         config=config,
         addresses=brokers.addresses,
@@ -117,6 +126,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         stats=stats,
         admission=entrance.admission,
         switches=SwitchBoard(config),
+        ordered=OrderedGroups(kit, config.share_groups),
         clock=time.monotonic,
         placement=Placement(config.node),
     )

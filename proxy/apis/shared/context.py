@@ -18,7 +18,7 @@ from keylane.errors import TopicNotReady
 from keylane.journal.owned import PreparedLock
 from keylane.producers.sequence import SequenceMap
 from keylane.proxy.apis.shared.request import Operation
-from keylane.proxy.apis.shared.rights import ClientRights
+from keylane.proxy.apis.shared.rights import ClientRights, NamedTopic
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.commits.group_states import GroupStates
@@ -38,6 +38,7 @@ from keylane.proxy.net.security.login_watch import LoginWatch
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.runtime.turns import Turns
 from keylane.proxy.scans.loads import LaneLoads
+from keylane.proxy.share.groups import OrderedGroups
 from keylane.proxy.topics.node_values import Membership
 from keylane.proxy.topics.pattern_turns import PatternTurns
 from keylane.proxy.topics.placement import Placement, forget_gained
@@ -56,6 +57,8 @@ HIDDEN_MAX: Final = 1_000
 """Names of one connection; of more it is said that they are unknown, which clients ask again."""
 
 NO_TOPIC_ID: Final = uuid.UUID(int=0)
+ANY_BROKER: Final = -1
+"""Broker id of the bootstrap listener."""
 FETCH_RIGHT_S: Final = 10.0
 """A broker that has not said by then whether the client may read is looked for anew."""
 
@@ -73,6 +76,8 @@ class Shared:
     stats: ProxyStats
     admission: Admission
     switches: SwitchBoard
+    ordered: OrderedGroups
+    """Share groups in the order of keys."""
     clock: Callable[[], float]
     generations: Generations = field(default_factory=Generations)
     consumer_groups: ConsumerGroups = field(default_factory=ConsumerGroups)
@@ -170,8 +175,12 @@ class Connection(Protocol):
 class Context:
     """The session as handlers see it."""
 
-    def __init__(self, connection: Connection, shared: Shared) -> None:
+    def __init__(
+        self, connection: Connection, shared: Shared, *, broker_id: int = ANY_BROKER
+    ) -> None:
         self._connection, self._shared, self.clock = connection, shared, shared.clock
+        self.broker_id = broker_id
+        """The broker behind the listener that the client came to."""
         self.session_id = connection.session_id
         self.send, self.send_unanswered = connection.send, connection.send_unanswered
         self.ask, self.release, self.aside = connection.ask, connection.release, connection.aside
@@ -185,7 +194,7 @@ class Context:
         self.switches, self.placement = shared.switches, shared.placement
         self.generations, self.consumer_groups = shared.generations, shared.consumer_groups
         self.group_names, self.refreshes = shared.group_names, shared.refreshes
-        self.load_turns = shared.load_turns
+        self.load_turns, self.ordered = shared.load_turns, shared.ordered
         self.streams = shared.generations.streams
         self._turns = turns = shared.turns
         self.in_thread, self.in_turn, self.pause = turns.in_thread, turns.in_turn, turns.pause
@@ -315,7 +324,7 @@ class Context:
         except TimeoutError:
             return ErrorCode.not_leader_or_follower
 
-    async def right_error(self, view: View, operation: Operation) -> int:
+    async def right_error(self, view: NamedTopic, operation: Operation) -> int:
         """Return the Kafka code that refuses the topic to the client's principal, else 0.
 
         Remembered for `authorization_ttl_s`.
@@ -344,6 +353,23 @@ class Context:
     async def may_alter_cluster(self) -> bool:
         """Return whether the client's principal may ALTER the cluster; remembered as rights are."""
         return await self._rights.may_alter_cluster()
+
+    def leader_elsewhere(
+        self, topic: str, topic_id: uuid.UUID, partition: int
+    ) -> tuple[int, int, tuple[str, int] | None] | None:
+        """Return (id, epoch, address) of a partition's leader, as clients know it; None: it is
+        the broker that the client came to, or not known.
+        """
+        leader_id, epoch = self._shared.cluster.leaders.get((topic_id, partition), (-1, -1))
+        if leader_id < 0 or self.broker_id == ANY_BROKER:
+            return None
+        placement, count = self.placement, self.registry.count_of(topic)
+        number = placement.node_of_partition(topic, partition, count, leader_id)
+        if leader_id == self.broker_id and number == placement.number:
+            return None
+        shown_id = placement.virtual_id(number, leader_id)
+        addresses = dict(placement.endpoints(leader_id, self.address_of(leader_id)))
+        return shown_id, epoch, addresses.get(shown_id)
 
     async def name_of_id(self, topic_id: uuid.UUID) -> str | None:
         """The broker's name of a topic id; asks the client's broker when it is not known yet."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 from kio.schema.heartbeat.v3.request import HeartbeatRequest
@@ -23,7 +23,18 @@ from kio.schema.types import GroupId, TopicName
 from kio.static.primitive import i32
 
 from keylane.proxy.apis.shared.request import Operation
-from keylane.proxy.topics.view import View
+
+
+class NamedTopic(Protocol):
+    """A topic at the brokers, such as a view of it."""
+
+    @property
+    def topic(self) -> str:
+        """Return the broker's name."""
+
+    @property
+    def topic_id(self) -> uuid.UUID:
+        """Return the broker's topic id."""
 
 
 class _Known(NamedTuple):
@@ -70,14 +81,14 @@ class ClientRights:
         operations = self._cluster.operations
         return operations > 0 and bool(operations & 1 << Operation.ALTER)
 
-    def known_topic_error(self, view: View, operation: Operation) -> int | None:
+    def known_topic_error(self, view: NamedTopic, operation: Operation) -> int | None:
         """Do as `topic_error`, where it is remembered; None: the broker has to be asked."""
         known = self._known.get(view.topic_id)
         if known is None or self._clock() >= known.until_s:
             return None
         return _judge(known, operation)
 
-    async def topic_error(self, view: View, operation: Operation) -> int:
+    async def topic_error(self, view: NamedTopic, operation: Operation) -> int:
         """Return the code of a refused operation, 0 when it is allowed. Raises: UpstreamLost."""
         remembered = self.known_topic_error(view, operation)
         if remembered is not None:

@@ -1,0 +1,72 @@
+"""Acknowledgements in batches: their form is checked, and runs of offsets are merged.
+
+Source: KIP-932, ShareAcknowledge; `KafkaApis.validateAcknowledgementBatches` of Apache Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from keylane.wire.share import GAP, RENEW, AckBatch
+
+OFFSETS_MAX: Final = 1 << 20
+"""Offsets that one request may acknowledge of a partition; windows have 10,000 at most."""
+
+
+def check_batches(batches: Sequence[AckBatch]) -> int:
+    """Return INVALID_REQUEST for batches that no broker takes, else 0.
+
+    They ascend without an overlap, and have one type for all offsets or one for each.
+    """
+    previous, total = -1, 0
+    for first, last, types in batches:
+        size = last - first + 1
+        total += size
+        if first <= previous or size < 1 or total > OFFSETS_MAX:
+            return ErrorCode.invalid_request
+        if len(types) not in (1, size) or max(types) > RENEW:
+            return ErrorCode.invalid_request
+        previous = last
+    return 0
+
+
+def has_renewals(batches: Iterable[AckBatch]) -> bool:
+    """Return whether any offset is to be renewed."""
+    return any(RENEW in types for _, _, types in batches)
+
+
+def halves_of(batches: Sequence[AckBatch]) -> tuple[list[AckBatch], list[AckBatch]]:
+    """Split batches with one type each into two parts of as many offsets, as far as may be."""
+    half = sum(last - first + 1 for first, last, _ in batches) // 2
+    lower: list[AckBatch] = []
+    upper: list[AckBatch] = []
+    for first, last, types in batches:
+        middle = first + min(half, last - first + 1)
+        half -= middle - first
+        if middle > first:
+            lower.append(AckBatch(first, middle - 1, types))
+        if middle <= last:
+            upper.append(AckBatch(middle, last, types))
+    return lower, upper
+
+
+def runs_of(acks: Iterable[tuple[int, int]], gaps: Iterable[tuple[int, int]]) -> list[AckBatch]:
+    """Return batches, ascending: neighbours with one type go together.
+
+    acks: (offset, type). gaps: (first, last) of offsets without a record.
+    """
+    ranges = [(offset, offset, kind) for offset, kind in acks]
+    ranges += [(first, last, GAP) for first, last in gaps]
+    ranges.sort()
+    batches: list[AckBatch] = []
+    for first, last, kind in ranges:
+        if batches:
+            before = batches[-1]
+            if before.last + 1 == first and before.types[0] == kind:
+                batches[-1] = AckBatch(before.first, last, before.types)
+                continue
+        batches.append(AckBatch(first, last, bytes((kind,))))
+    return batches

@@ -1,0 +1,126 @@
+"""Records that keylane has acquired, the queue of each key, and a member's acknowledgement.
+
+Source: docs/decisions/048.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any, Final
+
+NO_KEY: Final = -1
+"""Point of a record without a key: it is a key for itself."""
+
+HELD: Final = 0
+"""Locked at the broker and at no member."""
+OUT: Final = 1
+"""At a member."""
+DONE: Final = 2
+"""The member, or its deadline, has decided; the broker has not confirmed it."""
+GONE: Final = 3
+"""At no member and not locked: it comes again, or is finished."""
+STATE_NAMES: Final = ("held", "out", "done", "gone")
+
+
+class Ticket:
+    """One member's acknowledgement of a partition: it is over when the broker has confirmed all.
+
+    Not sent to the broker as one request: acknowledgements of members are merged.
+    """
+
+    __slots__ = ("error_code", "left", "on_over")
+
+    def __init__(self, left: int, on_over: Callable[[Ticket], None]) -> None:
+        """left: records that are to be confirmed."""
+        self.left, self.error_code, self.on_over = left, 0, on_over
+
+    def confirm(self, error_code: int = 0) -> None:
+        """Note the outcome of one record."""
+        self.error_code = self.error_code or error_code
+        self.left -= 1
+        if self.left == 0:
+            self.on_over(self)
+
+
+class Held:
+    """A record of the window. One object per record: each is acknowledged for itself."""
+
+    __slots__ = (
+        "block",
+        "count",
+        "deadline_s",
+        "gone_s",
+        "is_copied",
+        "is_locked",
+        "is_ready",
+        "is_sent",
+        "key",
+        "locked_s",
+        "member",
+        "not_before_s",
+        "offset",
+        "outcome",
+        "row",
+        "state",
+        "strikes",
+        "ticket",
+    )
+
+    def __init__(self, offset: int, key: KeyQueue, count: int, now_s: float) -> None:
+        self.offset, self.key, self.count = offset, key, count
+        self.block: Any = None
+        """Block that has its bytes; `row` is its place there."""
+        self.row = 0
+        self.state = HELD
+        self.is_locked = True
+        self.locked_s = now_s
+        self.is_ready = False
+        self.member: Any = None
+        self.deadline_s = 0.0
+        self.not_before_s = 0.0
+        """Time before which it is not handed out again."""
+        self.outcome = 0
+        self.is_sent = False
+        self.is_copied = False
+        """A dead letter was written for it."""
+        self.ticket: Ticket | None = None
+        self.gone_s = 0.0
+        """Time when its lock ended."""
+        self.strikes = 0
+        """Fetches since then that should have brought it."""
+
+    def __repr__(self) -> str:
+        lock = "" if self.is_locked else ", not locked"
+        return f"Held({self.offset}, {STATE_NAMES[self.state]}{lock})"
+
+
+class KeyQueue:
+    """Records of one key in the window, by offset. `busy`: those that are not HELD."""
+
+    __slots__ = ("busy", "point", "records")
+
+    def __init__(self, point: int) -> None:
+        self.point = point
+        self.records: list[Held] = []
+        self.busy = 0
+
+    def insert(self, record: Held) -> bool:
+        """Put a record in its place; return whether it is the first now."""
+        records = self.records
+        if not records or records[-1].offset < record.offset:
+            records.append(record)
+            return len(records) == 1
+        at = self._find(record.offset)
+        records.insert(at, record)
+        return at == 0
+
+    def remove(self, record: Held) -> None:
+        """Take a record out."""
+        if self.records[0] is record:
+            self.records.pop(0)
+        else:
+            del self.records[self._find(record.offset)]
+
+    def _find(self, offset: int) -> int:
+        return bisect_left(self.records, offset, key=lambda each: each.offset)

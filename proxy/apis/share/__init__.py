@@ -1,0 +1,1 @@
+"""Handlers of share fetches and acknowledgements, for groups whose keys are kept in order."""

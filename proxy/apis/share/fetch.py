@@ -1,0 +1,193 @@
+"""ShareFetch v1-2: records in the order of keys where a rule says so, all else from the broker.
+
+Behaviour: of a group without a rule, requests pass as bytes, and answers but for the addresses of
+brokers. Of a group with one (`share_groups`), share sessions end here: epochs are those of keylane,
+and topics without a rule are asked for in a second session of the same member, at the broker.
+A member gets records of ordered topics after its own principal was seen to have READ on group and
+topic. It gets one record of a key at a time, at most its share of what is ready, and never more
+than it asks for, in both acquire modes (KIP-1206). Batches have only the records that it gets.
+A partition that this broker does not lead is answered NOT_LEADER_OR_FOLLOWER, with the leader.
+
+Source: KIP-932, KIP-1206, KIP-1222; docs/decisions/048.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from keylane.proxy.apis.share.members import (
+    MemberRequest,
+    acknowledge,
+    close_session,
+    confirm,
+    enter_session,
+    is_final,
+    part_topics,
+    refuse_member,
+)
+from keylane.proxy.apis.share.plain import PlainPart
+from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.apis.shared.relay import Handler
+from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.share.groups import Collector, Taken
+from keylane.proxy.share.partition import OrderedPartition, acquired_of, pick_records
+from keylane.wire.parts import NodeEndpoint
+from keylane.wire.share import (
+    ShareFetchRequest,
+    ShareResponse,
+    read_share_fetch_request,
+    write_share_fetch_response,
+)
+
+RECORDS_MAX: Final = 10_000
+"""Records of one answer; no window of a partition is larger."""
+PICK_AT_ONCE_MAX: Final = 200
+"""Records that are put into batches in the loop's own thread; to wake another takes longer."""
+
+
+def look_share_fetch(request: Request, context: Context) -> Handler | None:
+    """Return whether to relay: the group has no rule."""
+    if not context.ordered.has_rules:
+        return None
+    wanted = read_share_fetch_request(request.frame, request.body_position, request.api_version)
+    if not context.ordered.has_group(wanted.group):
+        return None
+    return partial(handle_share_fetch, wanted=wanted)
+
+
+async def handle_share_fetch(
+    request: Request, context: Context, wanted: ShareFetchRequest
+) -> Buffers:
+    """Take outcomes, wait for records, build one answer."""
+    response = await refuse_member(wanted, context) or _refuse_renewal(wanted)
+    if response is None:
+        session, code = enter_session(wanted, context, may_open=True)
+        if session is None:
+            response = ShareResponse(error_code=code)
+        else:
+            asked = await part_topics(session, wanted.topics, context)
+            response = await _serve(request, wanted, asked, context)
+    return request.answer(write_share_fetch_response(response))
+
+
+def _refuse_renewal(wanted: ShareFetchRequest) -> ShareResponse | None:
+    """A fetch that renews locks fetches nothing (KIP-1222)."""
+    amounts = wanted.max_wait_ms, wanted.min_bytes, wanted.max_bytes, wanted.max_records
+    if not wanted.is_renewal or not any(amounts):
+        return None
+    return ShareResponse(
+        error_code=ErrorCode.invalid_request,
+        error_message="maxWaitMs, minBytes, maxBytes and maxRecords must be 0 if isRenewAck is true",
+    )
+
+
+async def _serve(
+    request: Request, wanted: ShareFetchRequest, asked: MemberRequest, context: Context
+) -> ShareResponse:
+    acknowledge(asked, context, is_renewal=wanted.is_renewal, version=request.api_version)
+    _update_places(wanted, asked, context)
+    plain = PlainPart(request, wanted, asked.plain, asked.session, context)
+    taken: list[Taken] = []
+    if is_final(wanted):
+        await plain.ask(wait_ms=0, records_max=0)
+    elif wanted.is_renewal or wanted.max_records <= 0:
+        if plain.is_needed:
+            await plain.ask(wait_ms=0, records_max=wanted.max_records)
+    else:
+        taken = await _collect(wanted, asked, plain, context)
+    await confirm(asked)
+    if is_final(wanted):
+        close_session(wanted, context)
+    for partition, records in taken:
+        place = partition.place.topic_id.bytes, partition.place.partition
+        pieces: Sequence[bytes]
+        if len(records) > PICK_AT_ONCE_MAX:
+            pieces = await context.in_thread(partial(pick_records, records))
+        else:
+            pieces = pick_records(records)
+        asked.answer(place, records=pieces, acquired=acquired_of(records))
+    return ShareResponse(
+        throttle_ms=plain.throttle_ms,
+        error_code=plain.error_code,
+        error_message=plain.error_message,
+        lock_ms=asked.lock_ms,
+        topics=(*asked.topics(), *plain.topics),
+        endpoints=tuple(asked.endpoints.values()),
+    )
+
+
+def _update_places(wanted: ShareFetchRequest, asked: MemberRequest, context: Context) -> None:
+    """Add the partitions of the request to the session, drop the forgotten ones."""
+    session, ordered = asked.session, context.ordered
+    if not is_final(wanted):
+        records_max = min(wanted.max_records, RECORDS_MAX)
+        for topic in asked.ordered:
+            for entry in topic.partitions:
+                place = topic.ref.topic_id.bytes, entry.partition
+                if topic.error_code:
+                    asked.answer(place, error_code=topic.error_code)
+                elif place not in session.places:
+                    shared = topic.place_of(session.key.group, entry.partition)
+                    ordered.join(session, shared, topic.rule, records_max)
+    for forgotten in wanted.forgotten:
+        assert forgotten.topic_id is not None, "share requests name topics by id"
+        for partition in forgotten.partitions:
+            ordered.leave(session, (forgotten.topic_id, partition))
+
+
+def _led_here(
+    wanted: ShareFetchRequest, asked: MemberRequest, context: Context
+) -> list[OrderedPartition]:
+    """Return the partitions of the session that are led here; the others are answered."""
+    found: list[OrderedPartition] = []
+    for place in asked.session.turn():
+        partition = context.ordered.find(asked.session.key.group, place)
+        if partition is None:
+            continue
+        partition.join(asked.session, min(wanted.max_records, RECORDS_MAX))
+        name = partition.place
+        leader = context.leader_elsewhere(name.topic, name.topic_id, name.partition)
+        if leader is not None:
+            leader_id, leader_epoch, address = leader
+            code = int(ErrorCode.not_leader_or_follower)
+            asked.answer(place, error_code=code, leader_id=leader_id, leader_epoch=leader_epoch)
+            if address is not None:
+                asked.endpoints[leader_id] = NodeEndpoint(leader_id, *address, None)
+        elif partition.error_code:
+            asked.answer(place, error_code=partition.error_code)
+        else:
+            found.append(partition)
+    return found
+
+
+async def _collect(
+    wanted: ShareFetchRequest, asked: MemberRequest, plain: PlainPart, context: Context
+) -> list[Taken]:
+    """Take records as soon as there are some, of either side."""
+    partitions = _led_here(wanted, asked, context)
+    asked.partitions += [each for each in partitions if each not in asked.partitions]
+    collector = Collector(
+        asked.session,
+        partitions,
+        records_max=min(wanted.max_records, RECORDS_MAX),
+        bytes_max=min(wanted.max_bytes, context.config.fetch_answer_bytes_max),
+        clock=context.clock,
+    )
+    taken = collector.collect()
+    try:
+        if plain.is_needed:
+            room = wanted.max_records - sum(len(each.records) for each in taken)
+            wait_ms = 0 if taken or wanted.min_bytes <= 0 else wanted.max_wait_ms
+            more = await plain.ask_in_turns(wait_ms, room, collector if not taken else None)
+            taken = taken or more
+        elif not taken and wanted.min_bytes > 0:
+            taken = await collector.wait(wanted.max_wait_ms / 1000)
+    except BaseException:
+        collector.give_back(taken)
+        raise
+    return taken

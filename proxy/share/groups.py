@@ -1,0 +1,216 @@
+"""Ordered share groups of this node: their partitions, and the sessions of their members.
+
+Source: docs/decisions/048.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from keylane.config.share_rules import ShareRule
+from keylane.proxy.share.broker_session import SharedPlace
+from keylane.proxy.share.partition import OrderedPartition, ShareKit
+from keylane.share.dispatcher import Dispatcher
+from keylane.share.held import Held
+from keylane.share.sessions import Place, ShareSession, ShareSessions
+from keylane.tasks import spawn
+
+log = logging.getLogger("keylane.share")
+
+SESSIONS_MAX: Final = 10_000
+LINGER_S: Final = 60.0
+"""Time for which a partition's records stay locked after its last member has gone.
+
+Giving records back counts as a delivery. A member that is started again and again would use up the
+deliveries of records that it has never seen.
+"""
+
+
+class Taken(NamedTuple):
+    """Records of one partition that are handed out in one answer."""
+
+    partition: OrderedPartition
+    records: Sequence[Held]
+
+
+class OrderedGroups:
+    """All ordered share groups that have members here."""
+
+    def __init__(
+        self, kit: ShareKit, rules: Sequence[ShareRule], *, linger_s: float = LINGER_S
+    ) -> None:
+        self._kit, self._rules, self._linger_s = kit, rules, linger_s
+        self.sessions = ShareSessions(SESSIONS_MAX)
+        self._partitions: dict[tuple[str, Place], OrderedPartition] = {}
+        """By group, topic id and partition."""
+        self._lingering: dict[tuple[str, Place], asyncio.TimerHandle] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def has_rules(self) -> bool:
+        """Return whether any share group may be ordered."""
+        return bool(self._rules)
+
+    def has_group(self, group: str) -> bool:
+        """Return whether topics of a group may be ordered."""
+        return any(rule.matches_group(group) for rule in self._rules)
+
+    def rule_of(self, group: str, topic: str) -> ShareRule | None:
+        """Return the rule of a group's topic; None: the broker serves it."""
+        return next((rule for rule in self._rules if rule.matches(group, topic)), None)
+
+    def partitions(self) -> Iterable[OrderedPartition]:
+        """Return all partitions that are open."""
+        return self._partitions.values()
+
+    def find(self, group: str, place: Place) -> OrderedPartition | None:
+        """Return a partition that is open."""
+        return self._partitions.get((group, place))
+
+    def join(
+        self, session: ShareSession, place: SharedPlace, rule: ShareRule, records_max: int
+    ) -> None:
+        """Note that a member's session has a partition; it is opened if it is not."""
+        key = place.group, (place.topic_id.bytes, place.partition)
+        partition = self._partitions.get(key)
+        if partition is None:
+            partition = self._partitions[key] = OrderedPartition(
+                self._kit, place, Dispatcher(), look_ahead=rule.look_ahead
+            )
+        timer = self._lingering.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        partition.join(session, records_max)
+        session.add((key[1],))
+
+    def leave(self, session: ShareSession, place: Place) -> None:
+        """Release what a session holds of a partition, which closes some time after its last."""
+        key = session.key.group, place
+        partition = self._partitions.get(key)
+        if not session.drop((place,)) or partition is None:
+            return
+        partition.leave(session)
+        if not partition.has_members and key not in self._lingering:
+            loop = asyncio.get_running_loop()
+            self._lingering[key] = loop.call_later(self._linger_s, self._close, key)
+
+    def end(self, session: ShareSession) -> None:
+        """Release all that a closed session holds."""
+        for place in list(session.places):
+            self.leave(session, place)
+
+    def connection_closed(self, connection: str) -> None:
+        """End the sessions that a client's connection has opened."""
+        for session in self.sessions.close_connection(connection):
+            self.end(session)
+
+    async def close_idle(self, group: str) -> None:
+        """Close a group's sessions at brokers that have no members: its offsets are changed."""
+        closing = []
+        for key, timer in list(self._lingering.items()):
+            if key[0] == group:
+                timer.cancel()
+                closing.append(self._close(key))
+        if closing:
+            await asyncio.wait(closing, timeout=STOP_S)
+
+    def _close(self, key: tuple[str, Place]) -> asyncio.Task[None]:
+        self._lingering.pop(key, None)
+        partition = self._partitions.pop(key)
+        task = spawn(partition.close(), f"close share {partition.place}")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
+
+    async def stop(self) -> None:
+        """Close all sessions at brokers."""
+        for timer in self._lingering.values():
+            timer.cancel()
+        for key in list(self._partitions):
+            self._close(key)
+        if self._closing:
+            _, late = await asyncio.wait(self._closing, timeout=STOP_S)
+            for task in late:
+                task.cancel()
+
+
+STOP_S: Final = 5.0
+
+
+class Collector:
+    """A member's request for records, at once or as soon as there are some."""
+
+    def __init__(
+        self,
+        session: ShareSession,
+        partitions: Sequence[OrderedPartition],
+        *,
+        records_max: int,
+        bytes_max: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._session, self._partitions, self._clock = session, partitions, clock
+        self._records_max, self._bytes_max = records_max, bytes_max
+        self._found: asyncio.Future[list[Taken]] = asyncio.get_running_loop().create_future()
+
+    def collect(self) -> list[Taken]:
+        """Take records now, of one partition after the other, within the request's bounds."""
+        taken: list[Taken] = []
+        room, room_bytes = self._records_max, self._bytes_max
+        now_s = self._clock()
+        for partition in self._partitions:
+            if room <= 0 or (taken and room_bytes <= 0):
+                break
+            records = partition.dispatcher.take(self._session, room, now_s)
+            fitting, size_bytes = _fitting(records, room_bytes, is_first=not taken)
+            partition.dispatcher.put_back(records[fitting:], now_s)
+            if fitting:
+                taken.append(Taken(partition, records[:fitting]))
+                room, room_bytes = room - fitting, room_bytes - size_bytes
+        return taken
+
+    def offer(self) -> bool:
+        """See `Waiter`."""
+        if self._found.done():
+            return False
+        taken = self.collect()
+        if taken:
+            self._found.set_result(taken)
+        return False
+
+    async def wait(self, wait_s: float) -> list[Taken]:
+        """Return records as soon as there are some; none after `wait_s`."""
+        for partition in self._partitions:
+            partition.wait(self)
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self._found
+        except TimeoutError:
+            return []
+        except asyncio.CancelledError:
+            if self._found.done() and not self._found.cancelled():
+                self.give_back(self._found.result())
+            raise
+        finally:
+            for partition in self._partitions:
+                partition.stop_waiting(self)
+
+    def give_back(self, taken: Sequence[Taken]) -> None:
+        """Put back records that were not sent."""
+        for partition, records in taken:
+            partition.dispatcher.put_back(records, self._clock())
+            partition.wake()
+
+
+def _fitting(records: Sequence[Held], room_bytes: int, *, is_first: bool) -> tuple[int, int]:
+    """Return how many of the records fit, one at least if they are the first; and their bytes."""
+    used = 0
+    for number, record in enumerate(records):
+        size_bytes = int(record.block.records.sizes[record.row])
+        if used + size_bytes > room_bytes and not (is_first and number == 0):
+            return number, used
+        used += size_bytes
+    return len(records), used
