@@ -294,9 +294,9 @@ def read_share_fetch_response(body: Buffer, position: int) -> ShareResponse:
 def _read_answers(reader: Reader, _version: int) -> tuple[ShareAnswer, ...]:
     found = []
     for _ in range(reader.count(21)):
-        head = reader.int32(), reader.int16(), reader.nullable_string()
-        ack = reader.int16(), reader.nullable_string()
-        leader = LEADER.unpack_from(reader.buffer, reader.advance(LEADER.size))
+        partition, code, message = reader.int32(), reader.int16(), reader.nullable_string()
+        ack_code, ack_message = reader.int16(), reader.nullable_string()
+        leader_id, leader_epoch = reader.int32(), reader.int32()
         reader.tags()
         records = read_records(reader)
         count = reader.count(ACQUIRED_BYTES)
@@ -307,7 +307,19 @@ def _read_answers(reader: Reader, _version: int) -> tuple[ShareAnswer, ...]:
             )
             reader.tags()
         reader.tags()
-        found.append(ShareAnswer(*head, *ack, *leader, records, tuple(acquired)))
+        found.append(
+            ShareAnswer(
+                partition,
+                code,
+                message,
+                ack_code,
+                ack_message,
+                leader_id,
+                leader_epoch,
+                records,
+                tuple(acquired),
+            )
+        )
     return tuple(found)
 
 

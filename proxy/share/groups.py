@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from keylane.config.share_rules import ShareRule
-from keylane.proxy.share.broker_session import SharedPlace
+from keylane.proxy.net.upstream import ServiceLink
+from keylane.proxy.share.broker_session import SharedPlace, lacking
 from keylane.proxy.share.partition import OrderedPartition, ShareKit
 from keylane.share.dispatcher import Dispatcher
 from keylane.share.held import Held
@@ -48,6 +49,8 @@ class OrderedGroups:
         """By group, topic id and partition."""
         self._lingering: dict[tuple[str, Place], asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._is_able = False
+        """Brokers have what it takes."""
 
     @property
     def has_rules(self) -> bool:
@@ -61,6 +64,17 @@ class OrderedGroups:
     def rule_of(self, group: str, topic: str) -> ShareRule | None:
         """Return the rule of a group's topic; None: the broker serves it."""
         return next((rule for rule in self._rules if rule.matches(group, topic)), None)
+
+    async def lacking(self) -> str | None:
+        """Return the reason why brokers cannot serve ordered groups; None: they can.
+
+        Raises: UpstreamLost.
+        """
+        if not self._is_able:
+            reason = await self._kit.cluster.links.ask_any(_lacking_at)
+            self._is_able = reason is None
+            return str(reason) if reason else None
+        return None
 
     def partitions(self) -> Iterable[OrderedPartition]:
         """Return all partitions that are open."""
@@ -135,6 +149,10 @@ class OrderedGroups:
             _, late = await asyncio.wait(self._closing, timeout=STOP_S)
             for task in late:
                 task.cancel()
+
+
+async def _lacking_at(link: ServiceLink) -> str | None:
+    return lacking(link.version_max)
 
 
 STOP_S: Final = 5.0

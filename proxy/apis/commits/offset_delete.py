@@ -73,6 +73,8 @@ async def handle_delete_groups(request: Request, wanted: Any, context: Context) 
     if refused:
         served = tuple(name for name in wanted.groups_names if str(name) not in refused)
         frame = request.with_entity(replace(wanted, groups_names=served))
+    for name in wanted.groups_names:
+        await context.ordered.close_idle(str(name))
     answer_frame = await context.send((frame,))
     answer = request.decode_answer(answer_frame)
     for result in answer.results:

@@ -8,9 +8,11 @@ POLICY_VIOLATION and a reason.
 On a lane name a share group would wait for records without end. So a lane name is refused in
 heartbeats with INVALID_REQUEST and in offset calls with POLICY_VIOLATION, each with a message.
 Brokers do not know its topic id, and answer that.
-Not done: share groups in the order of keys.
+A group with a rule (`share_groups`) is refused with INVALID_REQUEST and a message where the brokers
+lack what order by key takes. Before its offsets are changed, keylane's sessions of it are closed,
+unless it has members, which brokers refuse.
 
-Source: KIP-932; docs/decisions/028.
+Source: KIP-932; docs/decisions/028, 048.
 """
 
 from __future__ import annotations
@@ -47,10 +49,12 @@ async def handle_share_group_heartbeat(request: Request, context: Context) -> Bu
     wanted = request.decode()
     names = (str(name) for name in wanted.subscribed_topic_names or ())
     refused = next((name for name in names if _is_lane_name(name, context)), None)
-    if refused is None or wanted.member_epoch < 0:
+    text = None if refused is None else _lane_name_text(refused, context)
+    if text is None and context.ordered.has_group(str(wanted.group_id)):
+        text = await context.ordered.lacking()
+    if text is None or wanted.member_epoch < 0:
         return await relay(request, context)
     member = {"member_id": wanted.member_id, "member_epoch": wanted.member_epoch}
-    text = _lane_name_text(refused, context)
     return request.answer_entity(refusal(request, ErrorCode.invalid_request, text, **member))
 
 
@@ -65,6 +69,7 @@ def _lane_name_text(name: str, context: Context) -> str:
 async def handle_alter_share_offsets(request: Request, context: Context) -> Buffers:
     """Set start offsets of partitions; the broker is asked always, since it judges the right."""
     wanted = request.decode()
+    await context.ordered.close_idle(str(wanted.group_id))
     targets = [await find_target(topic.topic_name, context) for topic in wanted.topics]
     if all(target.is_plain for target in targets):
         return await relay(request, context)
@@ -209,6 +214,7 @@ async def _refuse_topic(
 async def handle_delete_share_offsets(request: Request, context: Context) -> Buffers:
     """Refuse lane names; all offsets of a topic are those of its partitions."""
     wanted = request.decode()
+    await context.ordered.close_idle(str(wanted.group_id))
     names = [str(topic.topic_name) for topic in wanted.topics]
     refused = {name for name in names if _is_lane_name(name, context)}
     if not refused:

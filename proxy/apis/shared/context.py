@@ -357,8 +357,9 @@ class Context:
     def leader_elsewhere(
         self, topic: str, topic_id: uuid.UUID, partition: int
     ) -> tuple[int, int, tuple[str, int] | None] | None:
-        """Return (id, epoch, address) of a partition's leader, as clients know it; None: it is
-        the broker that the client came to, or not known.
+        """Return (id, epoch, address) of a partition's leader, as clients know it.
+
+        None: it is the broker that the client came to, or not known.
         """
         leader_id, epoch = self._shared.cluster.leaders.get((topic_id, partition), (-1, -1))
         if leader_id < 0 or self.broker_id == ANY_BROKER:
