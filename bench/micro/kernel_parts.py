@@ -14,7 +14,7 @@ import google_crc32c
 import numpy as np
 
 from bench.micro.kernel import BATCH_BYTES, BYTES_MAX, make_block
-from keylane.kernel import library, split
+from keylane.kernel import library, source, split
 from keylane.kernel.warmup import warm_up
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.runtime.heap import keep_freed_memory
@@ -62,13 +62,14 @@ def time_stages(block: bytes, seconds: float) -> dict[str, float]:
             block, key_split, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX
         )
 
-    for name in STAGES:
-        setattr(split, name, timed(name))
+    callers = {name: split if hasattr(split, name) else source for name in STAGES}
+    for name, module in callers.items():
+        setattr(module, name, timed(name))
     try:
         best_of(whole, seconds)
     finally:
-        for name in STAGES:
-            setattr(split, name, getattr(library, name))
+        for name, module in callers.items():
+            setattr(module, name, getattr(library, name))
     best["whole"] = best_of(whole, seconds)
     return best
 

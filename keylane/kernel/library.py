@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -263,6 +264,11 @@ write_lanes = _named("write_lanes")
 def as_bytes_array(buffer: Any) -> NDArray[np.uint8]:
     """View any contiguous buffer as bytes without a copy; keep the view while kernels run."""
     return np.frombuffer(buffer, np.uint8)
+
+
+def python_arithmetic() -> AbstractContextManager[object]:
+    """Silence NumPy without compilation: it would warn that the hash wraps, as it must."""
+    return nullcontext() if JIT else np.errstate(over="ignore")
 
 
 if JIT:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatch
 
-from keylane.errors import BatchUnsupported
+from keylane.errors import BatchCorrupt, BatchUnsupported
 from keylane.kernel import status as s
 from keylane.kernel.block import LaneSlice, SplitBlock
 from keylane.kernel.split import split_block
@@ -18,6 +18,7 @@ from tests.reference.batches import (
     Batch,
     Record,
     control_batch,
+    seal,
     write_batch,
     write_record,
 )
@@ -281,6 +282,27 @@ def test_any_buffer_will_do() -> None:
     ]
 
     assert len(data) == 3 and len(set(data)) == 1
+
+
+def test_an_error_keeps_nothing_of_the_buffer() -> None:
+    """Neither the one of a block nor one that is raised: no frame of theirs has a view of it."""
+    good, damaged = (
+        write_batch(Batch(0, (Record(0),))),
+        bytearray(write_batch(Batch(1, (Record(0),)))),
+    )
+    damaged[22] |= 3  # not LZ4 at all
+    bad = seal(bytes(damaged))
+    buffer, first = bytearray(good + bad), bytearray(bad)
+
+    block = split_block(buffer, LANE_SPLIT, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
+    try:
+        split_block(first, LANE_SPLIT, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
+    except BatchCorrupt as error:
+        assert "damaged" in error.reason  # noqa: PT017 -- its frames are to be gone
+
+    assert block is not None and block.error is not None
+    buffer.clear()  # BufferError, if there were a view of it
+    first.clear()
 
 
 def test_every_status_has_its_text() -> None:
