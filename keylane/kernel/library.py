@@ -65,6 +65,9 @@ _LANES: Final = Table("int64", columns=s.LANE_COLUMNS)
 _PAIRS: Final = Table("int64", columns=2)
 _META: Final = Table("int64", rows=s.META_ROWS)
 _INTEGERS: Final = Table("int64")
+_HELD_BATCHES: Final = Table("int64", rows=s.HELD_BATCH_ROWS)
+_HELD_RECORDS: Final = Table("int64", rows=s.HELD_RECORD_ROWS)
+_SPANS: Final = Table("int32", rows=s.SPAN_ROWS)
 
 _FOUR: Final = (None, None, None, None)
 
@@ -86,6 +89,14 @@ SIGNATURES: Final = {
         (_BATCHES, Table("int32"), Table("int16"), _ENTRIES, _LANES, None, _INTEGERS, _META),
         answers=False,
     ),
+    "hold_batches": Signature(
+        "records", (_BATCHES, None, _HELD_BATCHES, _HELD_RECORDS, _SPANS, _INTEGERS), answers=False
+    ),
+    "pick_records": Signature(
+        "records",
+        (None, _HELD_BATCHES, _SPANS, _INTEGERS, None, None),
+        answers=True,
+    ),
 }  # fmt: skip
 NEVER_CALLED: Final = (
     "NRT_MemInfo_call_dtor", "NRT_Free", "numba_gil_ensure", "numba_gil_release",
@@ -94,9 +105,12 @@ NEVER_CALLED: Final = (
 """Functions of numba's runtime that object files name and kernels never come to: they own no
 array and raise nothing. There is no numba to answer for them, so that a call would be the end."""
 PARTS: Final = (
-    ("walk_batches", "count_batches", "crc32c_at", "plan_lanes"),
-    ("write_lanes", "join_batches", "joined_bytes", "scan_batches"),
-)
+    ("walk_batches", "hold_batches"),
+    (
+        "write_lanes", "join_batches", "pick_records", "joined_bytes", "scan_batches", "crc32c_at",
+        "count_batches", "plan_lanes",
+    ),
+)  # fmt: skip
 """Two processes compile them at the same time; this deal gives each about as much."""
 
 _lock = threading.Lock()
@@ -259,6 +273,8 @@ join_batches = _named("join_batches")
 walk_batches = _named("walk_batches")
 plan_lanes = _named("plan_lanes")
 write_lanes = _named("write_lanes")
+hold_batches = _named("hold_batches")
+pick_records = _named("pick_records")
 
 
 def as_bytes_array(buffer: Any) -> NDArray[np.uint8]:

@@ -231,11 +231,12 @@ def _seal_batches(entries: Any, lane_rows: Any) -> None:
     for entry in range(entries.shape[0]):
         row = lane_rows[entries[entry, s.ENTRY_LANE]]
         size = BATCH_HEADER_BYTES + entries[entry, s.ENTRY_BYTES]
-        _seal(row[s.LANE_ADDRESS] + row[s.LANE_BYTES] - size, size)
+        seal(row[s.LANE_ADDRESS] + row[s.LANE_BYTES] - size, size)
 
 
 @leaf
-def _seal(at: int, size: int) -> None:
+def seal(at: int, size: int) -> None:
+    """Write the CRC of the batch of `size` bytes at an address."""
     store_i32_be(at + CRC_POSITION, crc32c_at(at + CRC_START, size - CRC_START))
 
 
@@ -273,7 +274,7 @@ def _write_gap(table: Any, row: Any, stop: int, template: int, meta_start: int, 
         store_i64_be(at, base_offset)
         store_i32_be(at + 12, load_i32_be(table[end - 1, s.ADDRESS] + 12))
         store_i32_be(at + 23, last_offset - base_offset)
-        _seal(at, BATCH_HEADER_BYTES)
+        seal(at, BATCH_HEADER_BYTES)
         row[s.LANE_BYTES] += BATCH_HEADER_BYTES
         column = meta_start + row[s.LANE_BATCHES]
         meta[s.META_BASE_OFFSET, column] = base_offset

@@ -197,7 +197,7 @@ def _skip_headers(at: int, end: int) -> tuple[int, int]:
 
 
 @leaf
-def _read_record(at: int, end: int) -> tuple[int, int, int, int, int]:
+def read_record(at: int, end: int) -> tuple[int, int, int, int, int]:
     """Check one record; return status, its end, its offset delta, its key and the key's size."""
     length, at = read_varint(at, end)
     if at == 0:
@@ -261,7 +261,7 @@ def _walk_batch(
     entry_count, delta, previous = first_entry, -1, -1
     for index in range(row[s.RECORD_COUNT_COLUMN]):
         start = at
-        status, at, delta, key, key_size = _read_record(at, end)
+        status, at, delta, key, key_size = read_record(at, end)
         if status == s.OK and (delta <= previous or delta > last_delta):
             status = s.OFFSET_DELTA
         if status != s.OK:
@@ -300,19 +300,40 @@ def _walk_batch(
 
 
 @leaf
+def _read_control(at: int, end: int, previous: int, last_delta: int) -> tuple[int, int, int, int]:
+    """Check one record of a control batch; return status, its end, its offset delta, its key.
+
+    previous: the delta of the record before; last_delta: that of the batch.
+    """
+    status, at, delta, key, key_size = read_record(at, end)
+    if status == s.OK and (delta <= previous or delta > last_delta):
+        status = s.OFFSET_DELTA
+    if status == s.OK and key_size < _CONTROL_KEY_BYTES:
+        status = s.CONTROL_KEY
+    return status, at, delta, key
+
+
+@leaf
+def check_control(row: Any) -> int:
+    """Check a control batch; row: of the batch table. Returns a status."""
+    at, end = row[s.PAYLOAD], row[s.PAYLOAD] + row[s.PAYLOAD_SIZE]
+    last_delta, delta = row[s.LAST_OFFSET] - row[s.BASE_OFFSET], -1
+    for _ in range(row[s.RECORD_COUNT_COLUMN]):
+        status, at, delta, _key = _read_control(at, end, delta, last_delta)
+        if status != s.OK:
+            return status
+    return s.OK if at == end else s.RECORDS_REMAIN
+
+
+@leaf
 def _walk_control(row: Any, markers: Any, progress: Any) -> int:
     """Check a control batch; note an abort marker. Returns a status."""
     at, end = row[s.PAYLOAD], row[s.PAYLOAD] + row[s.PAYLOAD_SIZE]
-    last_delta, previous = row[s.LAST_OFFSET] - row[s.BASE_OFFSET], -1
+    last_delta, delta = row[s.LAST_OFFSET] - row[s.BASE_OFFSET], -1
     for _ in range(row[s.RECORD_COUNT_COLUMN]):
-        status, at, delta, key, key_size = _read_record(at, end)
-        if status == s.OK and (delta <= previous or delta > last_delta):
-            status = s.OFFSET_DELTA
-        if status == s.OK and key_size < _CONTROL_KEY_BYTES:
-            status = s.CONTROL_KEY
+        status, at, delta, key = _read_control(at, end, delta, last_delta)
         if status != s.OK:
             return status
-        previous = delta
         # Key: int16 version, int16 type (0 abort, 1 commit, others are not of transactions).
         if load_u8(key + 2) == 0 and load_u8(key + 3) == _ABORT:
             marker = progress[s.DONE_MARKERS]

@@ -111,6 +111,27 @@ META_LAST_RECORD_OFFSET: Final = 4
 META_PRODUCER_ID: Final = 5
 META_ROWS: Final = 6
 
+# Rows of the held batches, int64, one column per batch with data records.
+HELD_POSITION: Final = 0
+"""Position of its header; the records follow."""
+HELD_BASE_OFFSET: Final = 1
+HELD_BATCH_ROWS: Final = 2
+
+# Rows of the held records, int64, one column per data record.
+HELD_OFFSET: Final = 0
+HELD_POINT: Final = 1
+HELD_RECORD_ROWS: Final = 2
+NO_POINT: Final = -1
+"""In the place of a record's point: it has no key."""
+
+# Rows of their spans, int32, one column per data record.
+SPAN_END: Final = 0
+"""End in the records of its batch, bytes."""
+SPAN_SIZE: Final = 1
+SPAN_BATCH: Final = 2
+"""Column of its batch among the held ones."""
+SPAN_ROWS: Final = 3
+
 # Elements of the progress array, int64: how far a kernel came, and why it stopped.
 DONE_BATCHES: Final = 0
 DONE_RECORDS: Final = 1

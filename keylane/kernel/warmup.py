@@ -9,6 +9,7 @@ import struct
 from typing import Final
 
 from keylane.kernel.library import address_of, as_bytes_array, crc32c_at, load
+from keylane.kernel.pick import index_records
 from keylane.kernel.split import split_block
 from keylane.keyrange.key_split import even_split
 from keylane.wire.batch import (
@@ -25,7 +26,7 @@ _BYTES_MAX: Final = 1 << 20
 
 
 def warm_up() -> None:
-    """Load all kernels, compiled before or now, and split one block with them.
+    """Load all kernels, compiled before or now; split one block with them, and pick from it.
 
     With read-only and with writable memory, as decompressed data comes in both.
     """
@@ -36,6 +37,8 @@ def warm_up() -> None:
             buffer, even_split(2), plain_bytes_max=_BYTES_MAX, batch_bytes_max=_BYTES_MAX
         )
         assert block is not None and block.record_count == 2
+        held = index_records(buffer, plain_bytes_max=_BYTES_MAX, batch_bytes_max=_BYTES_MAX)
+        assert held is not None and held.compact([1]).pick([0]) == held.pick([1])
 
 
 def _batch(base_offset: int) -> bytes:

@@ -22,6 +22,8 @@ from keylane.assignor.protocol import (
 from keylane.assignor.range_plan import HASH_FORM, PLAN_FORMAT, read_plan, write_plan
 from keylane.assignor.streams import read_subtopologies
 from keylane.errors import BatchCorrupt, ConfigInvalid, FrameInvalid, JournalInvalid
+from keylane.kernel.block import SplitBlock
+from keylane.kernel.pick import index_records
 from keylane.kernel.split import split_block
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX
@@ -219,6 +221,22 @@ def fuzz_split(choice: int, data: bytes) -> None:
         kept = sum(lane.record_count for lane in block.outputs if lane is not None)
         assert kept <= block.record_count + 16 * len(block.abort_markers) + 16 * 64
         assert all(np.all(lane.ends > 0) for lane in block.outputs if lane is not None)
+        _pick_records(bytes(patched), block)
+
+
+def _pick_records(data: bytes, split: SplitBlock) -> None:
+    """Hold the same records one by one: as many, and what is picked is read as good batches."""
+    held = index_records(data, plain_bytes_max=1 << 16, batch_bytes_max=1 << 16)
+    assert held is not None and held.wire_bytes == split.wire_bytes
+    assert held.next_offset == split.next_offset and len(held.offsets) == split.record_count
+    rows = np.arange(0, len(held.offsets), 2)
+    if rows.size:
+        picked = held.pick(rows)
+        again = index_records(picked, plain_bytes_max=len(picked), batch_bytes_max=len(picked))
+        assert again is not None and again.wire_bytes == len(picked)
+        assert np.array_equal(again.offsets, held.offsets[rows])
+        assert np.array_equal(again.points, held.points[rows])
+        assert held.compact(rows).pick(range(rows.size)) == picked
 
 
 def _mend_crcs(data: bytearray) -> None:

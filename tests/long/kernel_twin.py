@@ -14,6 +14,7 @@ from collections import Counter
 from keylane.keyrange.key_split import KeySplit, even_split
 from keylane.keyrange.space import HASH_MAX
 from tests.reference import kernel as reference
+from tests.reference import pick
 from tests.reference.batches import CODEC_FORMS, seal
 from tests.reference.random_batches import random_block
 
@@ -55,18 +56,20 @@ def compare_block(seed: str, forms: list[str], counts: Counter[str]) -> None:
     plain_bytes_max = rng.choice((BYTES_MAX, BYTES_MAX, 3_000))
     whole = b"".join(block)
     reference.assert_same_answer(whole, key_split, plain_bytes_max, BYTES_MAX)
+    pick.assert_same_answer(whole, plain_bytes_max, BYTES_MAX)
     expected = reference.split_block(
         whole, key_split.limits.tolist(), plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX
     )
     assert expected is not None
     counts["records"] += expected.record_count
-    reference.assert_same_answer(
-        whole[: rng.randrange(len(whole))], key_split, BYTES_MAX, BYTES_MAX
-    )
+    cut = whole[: rng.randrange(len(whole))]
+    reference.assert_same_answer(cut, key_split, BYTES_MAX, BYTES_MAX)
+    pick.assert_same_answer(cut, BYTES_MAX, BYTES_MAX)
     counts["cuts"] += 1
     damaged = bytearray(whole)
     damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
     reference.assert_same_answer(bytes(damaged), key_split, BYTES_MAX, BYTES_MAX)
+    pick.assert_same_answer(bytes(damaged), BYTES_MAX, BYTES_MAX)
     counts["bit flips"] += 1
     _compare_lying_records(rng, block, key_split, counts)
 
@@ -81,8 +84,9 @@ def _compare_lying_records(
         return  # two decoders may differ in what damage they notice
     for _ in range(rng.randrange(1, 4)):
         batch[rng.randrange(23, len(batch))] = rng.randrange(256)
-    lying = [*block[:index], seal(bytes(batch)), *block[index + 1 :]]
-    reference.assert_same_answer(b"".join(lying), key_split, BYTES_MAX, BYTES_MAX)
+    lying = b"".join([*block[:index], seal(bytes(batch)), *block[index + 1 :]])
+    reference.assert_same_answer(lying, key_split, BYTES_MAX, BYTES_MAX)
+    pick.assert_same_answer(lying, BYTES_MAX, BYTES_MAX)
     counts["lying records"] += 1
 
 

@@ -102,6 +102,18 @@ class _Batch:
     is_control = property(lambda self: bool(self.fields[5] & 0x20))
 
 
+@dataclass
+class Run:
+    """Whole batches from the start of a buffer; the last three as in `Block`."""
+
+    batches: list[_Batch]
+    plain_bytes: int
+    wire_bytes: int
+    bad_position: int | None
+    unsupported: bool
+    is_full: bool
+
+
 class _Reader:
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
@@ -137,6 +149,36 @@ def split_block(
     batch_bytes_max: int,
 ) -> Block | None:
     """Split as `keylane.kernel.split.split_block` must; Bad when the first batch is bad."""
+    run = read_run(buffer, plain_bytes_max=plain_bytes_max, batch_bytes_max=batch_bytes_max)
+    if run is None:
+        return None
+    batches = run.batches
+    data_records = [r for b in batches if not b.is_control for r in b.records]
+    owners = range(len(limits)) if owners is None else owners
+    joined = _join_all(batches)
+    return Block(
+        base_offset=batches[0].base,
+        next_offset=batches[-1].last + 1,
+        leader_epoch=batches[-1].fields[2],
+        epochs=tuple(
+            (batch.fields[2], batch.base)
+            for before, batch in zip([None, *batches], batches, strict=False)
+            if before is None or before.fields[2] != batch.fields[2]
+        ),
+        outputs=[_slice_lane(joined, lane, limits, owners) for lane in range(max(owners) + 1)],
+        abort_markers=list(_abort_markers(batches)),
+        holes=list(_holes(batches)),
+        record_count=len(data_records),
+        plain_bytes=run.plain_bytes,
+        wire_bytes=run.wire_bytes,
+        bad_position=run.bad_position,
+        unsupported=run.unsupported,
+        is_full=run.is_full,
+    )
+
+
+def read_run(buffer: bytes, *, plain_bytes_max: int, batch_bytes_max: int) -> Run | None:
+    """Read the whole batches at the start; Bad when the first one is."""
     batches: list[_Batch] = []
     position = plain_bytes = 0
     bad_position, unsupported, is_full = None, False, False
@@ -161,28 +203,7 @@ def split_block(
         position += len(batch.wire)
     if not batches:
         return None
-    data_records = [r for b in batches if not b.is_control for r in b.records]
-    owners = range(len(limits)) if owners is None else owners
-    joined = _join_all(batches)
-    return Block(
-        base_offset=batches[0].base,
-        next_offset=batches[-1].last + 1,
-        leader_epoch=batches[-1].fields[2],
-        epochs=tuple(
-            (batch.fields[2], batch.base)
-            for before, batch in zip([None, *batches], batches, strict=False)
-            if before is None or before.fields[2] != batch.fields[2]
-        ),
-        outputs=[_slice_lane(joined, lane, limits, owners) for lane in range(max(owners) + 1)],
-        abort_markers=list(_abort_markers(batches)),
-        holes=list(_holes(batches)),
-        record_count=len(data_records),
-        plain_bytes=plain_bytes,
-        wire_bytes=position,
-        bad_position=bad_position,
-        unsupported=unsupported,
-        is_full=is_full,
-    )
+    return Run(batches, plain_bytes, position, bad_position, unsupported, is_full)
 
 
 def _read_batch(data: bytes, batch_bytes_max: int) -> _Batch | None:

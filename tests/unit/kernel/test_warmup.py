@@ -13,6 +13,7 @@ import pytest
 
 from keylane.kernel import library
 from keylane.kernel.library import JIT, PARTS, SIGNATURES, kernel_folder
+from keylane.kernel.pick import index_records
 from keylane.kernel.split import split_block
 from keylane.kernel.warmup import warm_up
 from keylane.keyrange.lane import LaneLayout
@@ -46,6 +47,8 @@ def test_no_block_compiles_anything_after_warm_up(monkeypatch: pytest.MonkeyPatc
                         batch_bytes_max=1 << 40,
                     )
                     assert block is not None
+                held = index_records(buffer, plain_bytes_max=1 << 40, batch_bytes_max=1 << 40)
+                assert held is not None and held.pick(range(len(held.offsets))[::2]) is not None
 
 
 @compiled
