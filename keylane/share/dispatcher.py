@@ -78,6 +78,8 @@ class Dispatcher:
         self.to_copy: list[Held] = []
         self.gone: dict[int, Held] = {}
         self.ready_count = self.out_count = 0
+        self.handed_out = self.redelivered = 0
+        """Records handed out so far; and those of them that had been delivered before."""
         self.is_settled = False
         self.end_offset = -1
         """Highest offset that was acquired."""
@@ -131,6 +133,8 @@ class Dispatcher:
         record.deadline_s = now_s + self.lock_s
         record.key.busy += 1
         self.out_count += 1
+        self.handed_out += 1
+        self.redelivered += record.count > 1
         self._at_member[member][record.offset] = record
 
     def put_back(self, records: Iterable[Held], now_s: float) -> None:

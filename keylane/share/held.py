@@ -62,6 +62,7 @@ class Held:
         "offset",
         "outcome",
         "row",
+        "since_s",
         "state",
         "strikes",
         "ticket",
@@ -74,7 +75,7 @@ class Held:
         self.row = 0
         self.state = HELD
         self.is_locked = True
-        self.locked_s = now_s
+        self.locked_s = self.since_s = now_s
         self.is_ready = False
         self.member: Any = None
         self.deadline_s = 0.0

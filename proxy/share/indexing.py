@@ -70,7 +70,7 @@ async def _index_next(kit: ReaderKit, records: memoryview, room: ReadRoom) -> Re
     return await loop.run_in_executor(kit.pool, _job(records, bound, bytes_max))
 
 
-def _job(records: memoryview, plain_bytes_max: int, batch_bytes_max: int) -> partial[RecordBlock]:
+def _job(records: memoryview, plain_bytes_max: int, batch_bytes_max: int) -> partial[RecordBlock | None]:
     return partial(
         index_records, records, plain_bytes_max=plain_bytes_max, batch_bytes_max=batch_bytes_max
     )

@@ -29,6 +29,7 @@ from keylane.proxy.share.watcher import LogWatcher
 from keylane.share.acks import halves_of
 from keylane.share.dispatcher import Dispatcher
 from keylane.share.held import Held, Ticket
+from keylane.share.summary import WindowSummary, summarise
 from keylane.tasks import spawn
 from keylane.wire.share import RELEASE, AckBatch, Acquired, ShareAnswer
 
@@ -152,6 +153,10 @@ class OrderedPartition:
     def has_members(self) -> bool:
         """Return whether any member takes part."""
         return bool(self._demand)
+
+    def summary(self) -> WindowSummary:
+        """Return the window in numbers."""
+        return summarise(self.dispatcher, self._clock())
 
     def wait(self, waiter: Waiter) -> None:
         """Offer records to a request as soon as there are some, first come first served."""

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.types import TopicName
@@ -28,6 +28,7 @@ from keylane.proxy.apis import ROUTES, Route, route_of
 from keylane.proxy.apis.shared.context import Context, Shared
 from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Operation, Request
+from keylane.proxy.apis.shared.rights import NamedTopic
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.groups.patterns import find_matches
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
@@ -35,6 +36,8 @@ from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.runtime.turns import Turns
+from keylane.proxy.share.groups import OrderedGroups
+from keylane.proxy.share.partition import ShareKit
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.proxy.topics.switches import SwitchBoard
 from keylane.proxy.topics.view import View
@@ -158,6 +161,7 @@ class FakeContext(Context):
             "groups": groups,
             "loads": FakeLoads(),
             "admission": None,
+            "ordered": OrderedGroups(cast("ShareKit", None), ()),
             "turns": FakeTurns(self),
         }
         super().__init__(
@@ -298,7 +302,7 @@ class FakeContext(Context):
     async def fetch_error(self, view: View) -> int:
         return await self.right_error(view, Operation.READ)
 
-    async def right_error(self, view: View, operation: Operation) -> int:
+    async def right_error(self, view: NamedTopic, operation: Operation) -> int:
         denied = self.world.denied
         return 29 if view.topic in denied or (view.topic, operation) in denied else 0
 
