@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from keylane.config.topic_rules import check_rule_topic, falls_under
+from keylane.config.topic_rules import LEGAL_TOPIC, check_rule_topic, falls_under
 
 
 class ShareRule(BaseModel):
@@ -36,6 +36,38 @@ class ShareRule(BaseModel):
         "that is not finished holds up no other key until so many records wait behind it. The "
         "brokers' bound is `share.partition.max.record.locks` of the group.",
     )
+
+    several_per_key: int = Field(
+        default=1,
+        ge=1,
+        le=500,
+        description="Records of one key that a member may get at once, in order. More than 1 is "
+        "for hot keys whose members acknowledge all that they got (implicit mode): a record that "
+        "is released there comes again after later ones of its key that were accepted.",
+    )
+    redelivery_pause_ms: int = Field(
+        default=0,
+        ge=0,
+        description="Pause before a released record is handed out again, doubled with each "
+        "delivery up to the duration of the lock; its key waits, others go on. 0: none.",
+    )
+    dead_letter: str | None = Field(
+        default=None,
+        description="Topic for records that are rejected, or released at their last delivery but "
+        "one (the last one is kept for a crash): with headers of KIP-1191, written before the "
+        "record ends. Needs DESCRIBE_CONFIGS on the group.",
+    )
+
+    @field_validator("dead_letter")
+    @classmethod
+    def _dead_letter_is_legal(cls, value: str | None) -> str | None:
+        if value is not None and not LEGAL_TOPIC.fullmatch(value):
+            raise ValueError("not a legal topic name")
+        return value
+
+    def pause_s(self, delivery_count: int) -> float:
+        """Return the seconds before a record is handed out again after so many deliveries."""
+        return self.redelivery_pause_ms / 1000 * 2.0 ** min(max(delivery_count - 1, 0), 30)
 
     @field_validator("topics")
     @classmethod

@@ -67,6 +67,8 @@ class Dispatcher:
         """Duration of a lock, by the broker's last answer."""
         self.delivery_limit: int | None = None
         """The group's limit of deliveries, where it is known."""
+        self.last_delivery: int | None = None
+        """Delivery after which a record that is released gets a dead letter; None: the limit."""
         self.records: dict[int, Held] = {}
         self._keys: dict[int, KeyQueue] = {}
         self._ready: list[int] = []
@@ -102,6 +104,13 @@ class Dispatcher:
     def records_of(self, member: Any) -> int:
         """Return the number of records at a member."""
         return len(self._at_member.get(member, ()))
+
+    def may_take(self, now_s: float) -> bool:
+        """Return whether any record can be handed out."""
+        if not self.is_settled:
+            return False
+        self._wake_delayed(now_s)
+        return self.ready_count > 0
 
     def take(self, member: Any, records_max: int, now_s: float) -> list[Held]:
         """Hand out records to a member that takes part; ascending, `records_max` at most.
@@ -217,7 +226,7 @@ class Dispatcher:
         record.is_sent, record.member = False, None
         if outcome == RELEASE:
             pause_s = self._pause_s(record.count) if pause_s is None else pause_s
-            record.not_before_s = now_s + pause_s
+            record.not_before_s = now_s + min(pause_s, self.lock_s)
         if self._is_to_copy(record):
             self.to_copy.append(record)
         elif record.is_locked:
@@ -231,20 +240,19 @@ class Dispatcher:
 
     def _is_last(self, record: Held) -> bool:
         """Return whether the record is not delivered again."""
-        limit = self.delivery_limit
+        last = self.last_delivery or self.delivery_limit
         return record.outcome == REJECT or (
-            record.outcome == RELEASE and limit is not None and record.count >= limit
+            record.outcome == RELEASE and last is not None and record.count >= last
         )
 
-    def copied(self, record: Held, now_s: float) -> None:
-        """Note that a dead letter of the record is written: the broker may learn its outcome."""
+    def copied(self, record: Held) -> None:
+        """Note that a dead letter of the record is written: the broker may learn its end."""
         record.is_copied = True
         if record.state != DONE:
             return
+        record.outcome = REJECT  # whatever limit the broker has by now
         if record.is_locked:
             self._unsent.append(record)
-        elif record.outcome == RELEASE:
-            self._confirm(record, now_s)
 
     def _take_from(self, record: Held) -> None:
         held = self._at_member.get(record.member)
@@ -408,7 +416,7 @@ class Dispatcher:
         if record.state == HELD:
             self._unready(record)
             self._note_gone(record, now_s)
-        elif record.state == DONE and record.outcome == RELEASE:
+        elif record.state == DONE and record.outcome == RELEASE and not self._is_to_copy(record):
             self._confirm(record, now_s)
 
     def settle(self, now_s: float) -> list[Held]:
@@ -470,6 +478,12 @@ class Dispatcher:
         """Make the first record of a key ready if it may be handed out."""
         head = key.records[0]
         if key.busy or head.is_ready:
+            return
+        if self._copies and self.last_delivery is not None and head.count > self.last_delivery:
+            # A crash has used up its deliveries. The next one would end it unseen.
+            head.state, head.outcome = DONE, REJECT
+            key.busy += 1
+            self.to_copy.append(head)
             return
         if head.not_before_s > now_s:
             heappush(self._delayed, (head.not_before_s, head.offset))

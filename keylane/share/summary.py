@@ -60,15 +60,14 @@ class WindowSummary:
     """Keys with most records, `KEYS_SHOWN` at most; those with one are left out."""
 
 
-def summarise(dispatcher: Dispatcher, now_s: float) -> WindowSummary:
-    """Count. Cost: one pass over the held records."""
-    limit = dispatcher.delivery_limit
+def summarise(dispatcher: Dispatcher, now_s: float, delivery_limit: int | None) -> WindowSummary:
+    """Count. Cost: one pass over the held records. delivery_limit: None: it is not known."""
     states = [0, 0, 0, 0]
     last_attempts, oldest = 0, None
     keys: dict[int, KeyQueue] = {}
     for offset, record in dispatcher.records.items():
         states[record.state] += 1
-        last_attempts += limit is not None and record.count >= limit
+        last_attempts += delivery_limit is not None and record.count >= delivery_limit
         if oldest is None or offset < oldest.offset:
             oldest = record
         if record.key.point != NO_KEY and len(record.key.records) > 1:

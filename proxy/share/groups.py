@@ -14,7 +14,6 @@ from keylane.config.share_rules import ShareRule
 from keylane.proxy.net.upstream import ServiceLink
 from keylane.proxy.share.broker_session import SharedPlace, lacking
 from keylane.proxy.share.partition import OrderedPartition, ShareKit
-from keylane.share.dispatcher import Dispatcher
 from keylane.share.held import Held
 from keylane.share.sessions import Place, ShareSession, ShareSessions
 from keylane.tasks import spawn
@@ -91,9 +90,7 @@ class OrderedGroups:
         key = place.group, (place.topic_id.bytes, place.partition)
         partition = self._partitions.get(key)
         if partition is None:
-            partition = self._partitions[key] = OrderedPartition(
-                self._kit, place, Dispatcher(), look_ahead=rule.look_ahead
-            )
+            partition = self._partitions[key] = OrderedPartition(self._kit, place, rule)
         timer = self._lingering.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -149,6 +146,7 @@ class OrderedGroups:
             _, late = await asyncio.wait(self._closing, timeout=STOP_S)
             for task in late:
                 task.cancel()
+        await self._kit.letters.stop()
 
 
 async def _lacking_at(link: ServiceLink) -> str | None:

@@ -11,9 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from keylane.kernel.pick import RecordBlock, index_records
-
 from keylane.errors import BatchCorrupt, BatchUnsupported
+from keylane.kernel.pick import RecordBlock, index_records
 from keylane.proxy.lanes.block_split import AT_ONCE_BYTES_MAX, AT_ONCE_PLAIN_BYTES_MAX
 from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.lanes.split_io import ReaderKit
@@ -70,7 +69,9 @@ async def _index_next(kit: ReaderKit, records: memoryview, room: ReadRoom) -> Re
     return await loop.run_in_executor(kit.pool, _job(records, bound, bytes_max))
 
 
-def _job(records: memoryview, plain_bytes_max: int, batch_bytes_max: int) -> partial[RecordBlock | None]:
+def _job(
+    records: memoryview, plain_bytes_max: int, batch_bytes_max: int
+) -> partial[RecordBlock | None]:
     return partial(
         index_records, records, plain_bytes_max=plain_bytes_max, batch_bytes_max=batch_bytes_max
     )

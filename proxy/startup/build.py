@@ -44,6 +44,7 @@ from keylane.proxy.session.entrance import Entrance
 from keylane.proxy.session.hooks import SessionHooks
 from keylane.proxy.session.memory_watch import MemoryWatch
 from keylane.proxy.session.session import ClientSession
+from keylane.proxy.share.dead_letters import DeadLetters
 from keylane.proxy.share.groups import OrderedGroups
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.partition import ShareKit
@@ -114,6 +115,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         cluster=cluster,
         reader_kit=fetcher.kit,
         held_bytes=HeldBytes(fetcher.cache),
+        letters=DeadLetters(own_topics),
         clock=time.monotonic,
     )
     shared: Shared = Shared(

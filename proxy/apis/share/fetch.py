@@ -35,7 +35,8 @@ from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.share.groups import Collector, Taken
-from keylane.proxy.share.partition import OrderedPartition, acquired_of, pick_records
+from keylane.proxy.share.hand_out import acquired_of, pick_records
+from keylane.proxy.share.partition import OrderedPartition
 from keylane.wire.parts import NodeEndpoint
 from keylane.wire.share import (
     ShareFetchRequest,
