@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -44,6 +44,8 @@ class ShareSession:
     """Epoch of the member's last request."""
     places: dict[Place, None] = field(default_factory=dict)
     """Partitions in the order in which they came."""
+    topics: dict[bytes, Any] = field(default_factory=dict)
+    """By id: topics that keylane orders, as the caller knows them."""
     upstream_epoch: int = INITIAL_EPOCH
     """Epoch of the next request to the broker, for partitions that keylane does not order."""
 

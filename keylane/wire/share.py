@@ -71,6 +71,7 @@ class SharePartition(NamedTuple):
 
 
 ShareTopic = KeyedTopic[SharePartition]
+"""By `KeyedTopic(None, topic_id, ...)`: a call of the alias takes as long again."""
 ForgottenShareTopic = KeyedTopic[int]
 
 

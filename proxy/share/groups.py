@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from keylane.bounded import BoundedDict
 from keylane.config.share_rules import ShareRule
 from keylane.proxy.net.upstream import ServiceLink
 from keylane.proxy.share.broker_session import SharedPlace, lacking
@@ -21,6 +22,7 @@ from keylane.tasks import spawn
 log = logging.getLogger("keylane.share")
 
 SESSIONS_MAX: Final = 10_000
+NAMES_MAX: Final = 10_000
 LINGER_S: Final = 60.0
 """Time for which a partition's records stay locked after its last member has gone.
 
@@ -48,6 +50,7 @@ class OrderedGroups:
         """By group, topic id and partition."""
         self._lingering: dict[tuple[str, Place], asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._known_groups: BoundedDict[str, bool] = BoundedDict(NAMES_MAX)
         self._is_able = False
         """Brokers have what it takes."""
 
@@ -58,7 +61,11 @@ class OrderedGroups:
 
     def has_group(self, group: str) -> bool:
         """Return whether topics of a group may be ordered."""
-        return any(rule.matches_group(group) for rule in self._rules)
+        known = self._known_groups.get(group)
+        if known is None:
+            known = any(rule.matches_group(group) for rule in self._rules)
+            self._known_groups[group] = known
+        return known
 
     def rule_of(self, group: str, topic: str) -> ShareRule | None:
         """Return the rule of a group's topic; None: the broker serves it."""
@@ -223,6 +230,9 @@ class Collector:
 
 def _fitting(records: Sequence[Held], room_bytes: int, *, is_first: bool) -> tuple[int, int]:
     """Return how many of the records fit, one at least if they are the first; and their bytes."""
+    largest = sum(record.block.largest_bytes for record in records)
+    if largest <= room_bytes:
+        return len(records), largest
     used = 0
     for number, record in enumerate(records):
         size_bytes = int(record.block.records.sizes[record.row])

@@ -20,6 +20,7 @@ from keylane.config.share_rules import ShareRule
 from keylane.errors import KeylaneError, ShareRefused
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.lanes.split_io import ReaderKit
+from keylane.proxy.share.alarm import Alarm
 from keylane.proxy.share.broker_session import BrokerSession, SharedPlace
 from keylane.proxy.share.confirmations import Confirmations
 from keylane.proxy.share.copies import Copies
@@ -56,23 +57,32 @@ CONFIRM_S: Final = 25.0
 class Outcome:
     """The broker's word on what a member has acknowledged."""
 
-    __slots__ = ("_future",)
+    __slots__ = ("_code", "_future")
 
     def __init__(self) -> None:
-        self._future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._code: int | None = None
+        self._future: asyncio.Future[None] | None = None
 
     def over(self, ticket: Ticket) -> None:
         """Note that the broker has confirmed, or refused, all records."""
-        if not self._future.done():  # a member that has gone waits no more
-            self._future.set_result(ticket.error_code)
+        self._code = ticket.error_code
+        self._end()
 
     async def wait(self) -> int:
         """Return the error code; UNKNOWN_SERVER_ERROR after `CONFIRM_S`."""
-        try:
-            async with asyncio.timeout(CONFIRM_S):
-                return await self._future
-        except TimeoutError:
-            return ErrorCode.unknown_server_error
+        if self._code is None:
+            loop = asyncio.get_running_loop()
+            self._future = loop.create_future()
+            timer = loop.call_later(CONFIRM_S, self._end)
+            try:
+                await self._future
+            finally:
+                timer.cancel()
+        return ErrorCode.unknown_server_error if self._code is None else self._code
+
+    def _end(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
 
 class Waiter(Protocol):
@@ -111,7 +121,7 @@ class OrderedPartition:
         """Broker id and epoch while a session is open."""
         self._demand: dict[Any, int] = {}
         self._waiting: dict[Waiter, None] = {}
-        self._work = asyncio.Event()
+        self._work = Alarm()
         self._tick_s = self._limit_s = 0.0
         self._delivery_limit: int | None = None
         self._is_closing = False
@@ -162,12 +172,12 @@ class OrderedPartition:
 
     def wake(self) -> None:
         """Have the task look at what has changed."""
-        self._work.set()
+        self._work.ring()
 
     async def close(self) -> None:
         """End the session at the broker."""
         self._is_closing = True
-        self._work.set()
+        self._work.ring()
         self._watcher.close()
         await asyncio.wait({self._task})
         self._copies.close()
@@ -238,12 +248,7 @@ class OrderedPartition:
             due_s = min(due_s, self._confirmations.acks_s)
         if (wake_s := self.dispatcher.next_wake_s) is not None:
             due_s = min(due_s, wake_s)
-        try:
-            async with asyncio.timeout(max(0.0, due_s - self._clock())):
-                await self._work.wait()
-        except TimeoutError:
-            return
-        self._work.clear()
+        await self._work.wait(due_s - self._clock())
 
     def _offer(self) -> None:
         """Give records to requests that wait."""
@@ -266,7 +271,7 @@ class OrderedPartition:
 
     def _news_came(self) -> None:
         self._intake.fetch_s = 0.0
-        self._work.set()
+        self._work.ring()
 
     async def _fetch(
         self, session: BrokerSession, wanted: int, acks: Sequence[AckBatch] = ()
