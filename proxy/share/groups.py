@@ -12,8 +12,10 @@ from typing import Final, NamedTuple
 
 from keylane.bounded import BoundedDict
 from keylane.config.share_rules import ShareRule
+from keylane.errors import UpstreamLost
 from keylane.proxy.net.upstream import ServiceLink
 from keylane.proxy.share.broker_session import SharedPlace, lacking
+from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
 from keylane.proxy.share.partition import OrderedPartition, ShareKit
 from keylane.share.held import Held
 from keylane.share.sessions import Place, ShareSession, ShareSessions
@@ -71,16 +73,22 @@ class OrderedGroups:
         """Return the rule of a group's topic; None: the broker serves it."""
         return next((rule for rule in self._rules if rule.matches(group, topic)), None)
 
-    async def lacking(self) -> str | None:
-        """Return the reason why brokers cannot serve ordered groups; None: they can.
+    async def lacking(self, group: str) -> str | None:
+        """Return the reason why brokers cannot serve an ordered group; None: they can.
 
         Raises: UpstreamLost.
         """
         if not self._is_able:
             reason = await self._kit.cluster.links.ask_any(_lacking_at)
             self._is_able = reason is None
-            return str(reason) if reason else None
-        return None
+            if reason:
+                return str(reason)
+        try:
+            config = await ask_group_config(self._kit.cluster, group)
+        except UpstreamLost as error:  # keylane may not ask; a renewal will show it
+            log.debug("configuration of a group is not known reason=%s", error)
+            return None
+        return None if config.has_renewals else NO_RENEWALS.format(group=group)
 
     def partitions(self) -> Iterable[OrderedPartition]:
         """Return all partitions that are open."""

@@ -25,7 +25,7 @@ from keylane.proxy.share.broker_session import BrokerSession, SharedPlace
 from keylane.proxy.share.confirmations import Confirmations
 from keylane.proxy.share.copies import Copies
 from keylane.proxy.share.dead_letters import DeadLetters
-from keylane.proxy.share.group_config import ask_delivery_limit
+from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.intake import BatchUnreadable, Hole, Intake
 from keylane.proxy.share.settling import UNKNOWN, ask_progress, holds_all
@@ -296,15 +296,15 @@ class OrderedPartition:
         self.dispatcher.is_settled = True
 
     async def _learn_limit(self) -> None:
-        """Ask for the group's limit of deliveries, from time to time.
+        """Ask for the group's configuration, from time to time.
 
-        Raises: ShareRefused: without it, records would end without a dead letter.
+        Raises: ShareRefused: there are no renewals, or records would end without a dead letter.
         """
         if self._clock() < self._limit_s:
             return
         self._limit_s = self._clock() + LIMIT_S
         try:
-            limit = await ask_delivery_limit(self._kit.cluster, self.place.group)
+            config = await ask_group_config(self._kit.cluster, self.place.group)
         except KeylaneError as error:
             if self.rule.dead_letter is not None and self._delivery_limit is None:
                 raise ShareRefused(
@@ -312,8 +312,10 @@ class OrderedPartition:
                 ) from None
             log.debug("limit of deliveries is not known %s reason=%s", self.place, error)
             return
-        self._delivery_limit = limit
-        self.dispatcher.last_delivery = max(1, limit - 1)
+        if not config.has_renewals:
+            raise ShareRefused(NO_RENEWALS.format(group=self.place.group))
+        self._delivery_limit = config.delivery_limit
+        self.dispatcher.last_delivery = max(1, config.delivery_limit - 1)
 
     # Settling.
     async def _settle(self, session: BrokerSession) -> None:
