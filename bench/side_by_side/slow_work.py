@@ -196,10 +196,8 @@ def measure(lineup: Lineup, workers: int, ways: Sequence[Way], outcome: Outcome)
                 continue  # it takes long, and one is enough to see it
             progress(f"slow_work K={workers} burst {burst}: {way.name}")
             with Meter(lineup.pids) as meter:
-                started_s = time.monotonic()
                 produce_burst(lineup.kafka.bootstrap, way.topic, way.partitions, burst, size)
                 way.crew.await_burst(burst, size, PATIENCE * ideal_s)
-                seconds = time.monotonic() - started_s
             with way.crew.changed:
                 spans = list(way.crew.bursts[burst].spans)
             shares[way.name].append(share_of_ideal(spans, workers))
