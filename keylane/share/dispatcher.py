@@ -172,18 +172,26 @@ class Dispatcher:
         error_code = check_batches(batches)
         if error_code:
             return error_code
-        found: list[tuple[Held, int]] = []
+        held = self._at_member.get(member, {})
+        decided: list[tuple[Held, int]] = []
+        renewed: list[Held] = []
         for first, last, types in batches:
+            each, kind = len(types) > 1, types[0]
             for offset in range(first, last + 1):
-                record = self.records.get(offset)
-                if record is not None and record.state == OUT and record.member == member:
-                    found.append((record, types[offset - first] if len(types) > 1 else types[0]))
-                elif error_code := self._error_of(offset, record):
-                    return error_code
-        decided = [(record, outcome) for record, outcome in found if outcome != RENEW]
-        for record, outcome in found:
-            if outcome == RENEW:
-                record.deadline_s = now_s + self.lock_s
+                record = held.get(offset)
+                if record is None:
+                    error_code = self._error_of(offset, self.records.get(offset))
+                    if error_code:
+                        return error_code
+                    continue
+                if each:
+                    kind = types[offset - first]
+                if kind == RENEW:
+                    renewed.append(record)
+                else:
+                    decided.append((record, kind))
+        for record in renewed:
+            record.deadline_s = now_s + self.lock_s
         if not decided:
             return 0
         ticket = Ticket(len(decided), on_over)
@@ -437,9 +445,13 @@ class Dispatcher:
         return finished
 
     def _records_in(self, batches: Iterable[AckBatch]) -> list[Held]:
-        get = self.records.get
-        found = (get(offset) for b in batches for offset in range(b.first, b.last + 1))
-        return [record for record in found if record is not None]
+        get, found = self.records.get, []
+        for first, last, _ in batches:
+            for offset in range(first, last + 1):
+                record = get(offset)
+                if record is not None:
+                    found.append(record)
+        return found
 
     # States.
     def _confirm(self, record: Held, now_s: float) -> None:
