@@ -6,6 +6,7 @@ Each side has a topic and a group to itself; the topic has no rule, so that all 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ from tests.reference.batches import Batch, Record, write_batch
 T = TypeVar("T")
 _numbers = itertools.count(1)
 TIMESTAMP_MS: Final = 1_700_000_000_000
+LOCK_MS: Final = 30_000
+"""Kafka's default duration of an acquisition lock."""
+SHORT_LOCK_MS: Final = 1000
+"""The shortest one that a group may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +125,8 @@ def write_records(
         return found if found.error_code == 0 else None
 
     return int(wait_until(write, "a leader that takes the batch").base_offset)
+
+
+def let_locks_expire(ms: int) -> None:
+    """Wait as long as locks of `ms` last, and half as much; a broker reports no such event."""
+    time.sleep(ms * 1.5 / 1000)

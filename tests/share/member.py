@@ -32,7 +32,7 @@ class JavaProgram:
         class_path = compile_source(SOURCE, compiler_jars())
         self._lines: list[str] = []
         self._is_over = False
-        self._changed = threading.Condition()
+        self._changed, self._writing = threading.Condition(), threading.Lock()
         self._process = subprocess.Popen(
             [str(find_java()), *JVM_ARGS, *LOG_ARGS, "-cp", class_path, MAIN_CLASS, *args],
             stdin=subprocess.PIPE,
@@ -55,9 +55,10 @@ class JavaProgram:
             return tuple(self._lines)
 
     def write(self, line: str) -> None:
-        """Send a line to its stdin."""
+        """Send a line to its stdin, from any thread."""
         assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
+        with self._writing:
+            self._process.stdin.write(line + "\n")
 
     def wait(
         self, find: Callable[[Sequence[str]], Any], text: str, *, timeout_s: float = ANSWER_S
@@ -181,11 +182,8 @@ class DrivenMember:
         ]
 
     def _reports(self, lines: Sequence[str], event: str) -> list[Report]:
-        return [
-            report
-            for report in (json.loads(line) for line in lines)
-            if (report["member"], report["event"]) == (self.name, event)
-        ]
+        head = f'{{"member":"{self.name}","event":"{event}"'
+        return [json.loads(line) for line in lines if line.startswith(head)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
