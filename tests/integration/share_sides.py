@@ -73,13 +73,13 @@ class Sides:
     """The broker, and keylane in front of it."""
 
     def __init__(self, direct: str, proxied: str, topic: TopicFactory) -> None:
-        self._bootstraps, self._topic = (direct, proxied), topic
+        self.direct, self.proxied, self._topic = direct, proxied, topic
 
     def make(self, *, partitions: int = 1, **configs: str | int) -> tuple[Side, Side]:
         """Make a topic and a group with these configs for each side."""
         direct, proxied = [
             Side(bootstrap, topic, f"share-{next(_numbers)}-{topic}")
-            for bootstrap in self._bootstraps
+            for bootstrap in (self.direct, self.proxied)
             for topic in [self._topic("plain", partitions=partitions)]
         ]
         for side in (direct, proxied):

@@ -347,7 +347,7 @@ def test_a_librdkafka_share_consumer(share_sides) -> None:
             def is_complete() -> bool:
                 for message in consumer.poll(0.5):
                     assert message.error() is None, message.error()
-                    got.append(str(message.value(), "utf-8"))
+                    got.append(str(message.value() or b"", "utf-8"))
                 return len(got) >= len(values)
 
             wait_until(is_complete, f"{len(values)} records")
