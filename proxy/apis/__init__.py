@@ -74,6 +74,7 @@ from keylane.proxy.apis.groups.share_groups import (
     handle_delete_share_offsets,
     handle_describe_share_offsets,
     handle_share_group_heartbeat,
+    handle_share_session,
 )
 from keylane.proxy.apis.groups.streams_heartbeat import handle_streams_group_heartbeat
 from keylane.proxy.apis.groups.sync_group import look_sync_group
@@ -130,10 +131,16 @@ BYTES_MAX_OF: Final[Mapping[ApiKey, int | None]] = {
     ApiKey.SYNC_GROUP: None,  # the leader's has all members' assignments, and is passed on
     ApiKey.TXN_OFFSET_COMMIT: 4 << 20,  # like OffsetCommit
     ApiKey.SASL_AUTHENTICATE: TOKEN_BYTES_MAX,
+    # Two strings are read of them, at nodes that are not alone.
+    ApiKey.SHARE_FETCH: None,
+    ApiKey.SHARE_ACKNOWLEDGE: None,
 }
 OWN_READERS: Final = frozenset(
-    {ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.SYNC_GROUP}
-)
+    {
+        ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.HEARTBEAT, ApiKey.SYNC_GROUP,
+        ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE,
+    }
+)  # fmt: skip
 """APIs whose bodies are not read as kio entities."""
 
 
@@ -270,8 +277,10 @@ _TABLE: Final = (
         1,
         look=at_coordinator(lambda *_: refusing(handle_consumer_group_heartbeat)),
     ),
-    _route(ApiKey.SHARE_FETCH, 1, 2, patch=with_own_endpoints),
-    _route(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, patch=with_own_endpoints),
+    *(
+        _route(key, 1, 2, look=among_nodes(handle_share_session), patch=with_own_endpoints)
+        for key in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE)
+    ),
     _route(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, refusing(handle_streams_group_heartbeat)),
     _route(ApiKey.DESCRIBE_GROUPS, 0, 6, patch=without_hidden_names),
     # Calls that name topics, partitions or brokers, and read or change what they are.

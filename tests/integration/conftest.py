@@ -31,12 +31,14 @@ KEPT = {"log.retention.ms": "-1"}
 SHARE = {
     "group.share.min.heartbeat.interval.ms": "200",
     "group.share.heartbeat.interval.ms": "200",
+    "group.share.min.session.timeout.ms": "10000",
+    "group.share.session.timeout.ms": "10000",
     "group.share.min.assignment.interval.ms": "0",
     "group.share.assignment.interval.ms": "0",
     "group.share.min.record.lock.duration.ms": "1000",
 }
-"""Members of a share group get partitions with the next heartbeat, by default after 5 s, and a
-group may have locks of a second. The default duration of locks stays."""
+"""Members of a share group get partitions with the next heartbeat, by default after 5 s, lose them
+10 s after their last one (45 s), and may have locks of a second; the default lock stays."""
 
 
 FIRST = frozenset(

@@ -59,8 +59,8 @@ class Side:
         alter_group(self.bootstrap, self.group, **configs)
 
     def offsets(self) -> tuple[int, int]:
-        """Return the start offset and the lag of partition 0, as persisted."""
-        return share_offsets(self.bootstrap, self.group)[self.topic, 0]
+        """Return the start offset and the lag of partition 0, as persisted; -1 before they are."""
+        return share_offsets(self.bootstrap, self.group).get((self.topic, 0), (-1, -1))
 
     def neutral(self, text: str | None) -> str | None:
         """Return a message without the names of this side."""

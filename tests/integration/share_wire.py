@@ -28,6 +28,8 @@ BATCH_OPTIMIZED, RECORD_LIMIT = range(2)
 TIMEOUT_S: Final = 30.0 * PATIENCE
 POLL_S: Final = 0.05
 """Pause between two questions to a broker that has no event to wait for."""
+STARTING: Final = (6, 14, 15, 16)
+"""Codes of a broker that does not lead yet, or whose coordinators still load."""
 GROUP_CONFIG: Final = 32
 """ConfigResource.Type.GROUP."""
 
@@ -351,18 +353,24 @@ def share_offsets(bootstrap: str, group: str) -> dict[tuple[str, int], tuple[int
     """Return the start offset and the lag of a share group, by topic and partition.
 
     Both as they are persisted. A partition that the group never read has -1 and -1.
+    A broker that has just started is asked again.
     """
-    with PlainWire(bootstrap) as wire:
-        groups = [{"group_id": group, "topics": None}]
-        (found,) = call(wire, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=groups).groups
-    assert found.error_code == 0, found
-    shown = {}
-    for topic in found.topics:
-        for part in topic.partitions:
-            assert part.error_code == 0, part
-            place = (str(topic.topic_name), int(part.partition_index))
-            shown[place] = (int(part.start_offset), int(part.lag))
-    return shown
+
+    def describe() -> Any:
+        with PlainWire(bootstrap) as wire:
+            groups = [{"group_id": group, "topics": None}]
+            (found,) = call(wire, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=groups).groups
+        parts = [part for topic in found.topics for part in topic.partitions]
+        codes = {int(each.error_code) for each in (found, *parts)}
+        assert codes <= {0, *STARTING}, found
+        return found if codes == {0} else None
+
+    found = wait_until(describe, f"offsets of {group}")
+    return {
+        (str(topic.topic_name), int(part.partition_index)): (int(part.start_offset), int(part.lag))
+        for topic in found.topics
+        for part in topic.partitions
+    }
 
 
 def alter_group(bootstrap: str, group: str, **configs: str | int) -> None:

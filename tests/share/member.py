@@ -229,6 +229,11 @@ class Event:
     text: str = ""
     """Delivery count of S, type of E, result of C, text of X."""
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return partition and offset."""
+        return self.partition, self.offset
+
 
 def parse_event(line: str) -> Event:
     """Read a line. Raises: ValueError."""

@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat v1, offsets of share groups v0-1 (KIP-932): whole partitions.
+"""ShareGroupHeartbeat v1, ShareFetch and ShareAcknowledge v1-2, offsets of share groups v0-1.
 
 Behaviour: a share group has the whole partitions of a topic. Its assignments, fetches and offsets
 name partitions, also if the topic's own name means lanes. Its start offsets are set there by the
@@ -8,6 +8,10 @@ POLICY_VIOLATION and a reason.
 On a lane name a share group would wait for records without end. So a lane name is refused in
 heartbeats with INVALID_REQUEST and in offset calls with POLICY_VIOLATION, each with a message.
 Brokers do not know its topic id, and answer that.
+A broker has one share session per group and member id. A member opens one at each node, since a
+broker is another one to clients at each node. So a node of many sends another member id with a
+session's requests: the member's and its own number. Brokers hand records out to member ids that are
+no members, too, and locks are those of the session that acquired them. Heartbeats keep the id.
 Not done: share groups in the order of keys.
 
 Source: KIP-932; docs/decisions/028.
@@ -15,6 +19,7 @@ Source: KIP-932; docs/decisions/028.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -29,17 +34,23 @@ from keylane.proxy.apis.shared.lane_wishes import (
     find_target,
     lanes_text,
 )
+from keylane.proxy.apis.shared.places import with_own_endpoints
 from keylane.proxy.apis.shared.refusals import RefusalReason, judged, refusal
-from keylane.proxy.apis.shared.relay import ask, relay
+from keylane.proxy.apis.shared.relay import ask, forward, relay
 from keylane.proxy.apis.shared.request import Operation, Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
+from keylane.wire.primitives import Reader, Writer
 from keylane.wire.refused import refuse
 
 LANE_NAME: Final = (
     "keylane: {name} means lanes of the topic {topic}, which share groups do not know: they have "
     "its whole partitions; name {topic} itself"
 )
+MEMBER_ID_CHARACTERS_MAX: Final = 36
+"""Brokers refuse longer ids of members in share sessions (`KafkaApis.isMemberIdValid`)."""
+DIGEST_BYTES: Final = 16
+"""In hexadecimal and with a node's number, an id is as long as it may be."""
 
 
 async def handle_share_group_heartbeat(request: Request, context: Context) -> Buffers:
@@ -60,6 +71,41 @@ def _is_lane_name(name: str, context: Context) -> bool:
 
 def _lane_name_text(name: str, context: Context) -> str:
     return LANE_NAME.format(name=name, topic=context.registry.physical_name(name))
+
+
+async def handle_share_session(request: Request, context: Context) -> Buffers:
+    """Pass a request of a share session with the member id of this node's sessions."""
+    number = context.placement.number
+    assert number is not None, "the lone node relays"
+    body = with_node_member(request.body, number)
+    answer = await forward(request, context, frame=request.with_body(body))
+    return with_own_endpoints(request, answer, context)
+
+
+def with_node_member(body: memoryview, number: int) -> bytes:
+    """Return the body of a ShareFetch or ShareAcknowledge with the member id at a node.
+
+    An id that brokers refuse stays. Raises: FrameInvalid.
+    """
+    reader = Reader(body, flexible=True)
+    reader.nullable_string()  # the group
+    start = reader.position
+    member_id = reader.nullable_string()
+    writer = Writer(flexible=True)
+    writer.raw(body[:start])
+    writer.string(node_member_id(member_id, number) if member_id else member_id)
+    writer.raw(body[reader.position :])
+    return writer.to_bytes()
+
+
+def node_member_id(member_id: str, number: int) -> str:
+    """Return the id by which a member's share sessions at a node are known to brokers."""
+    if len(member_id) > MEMBER_ID_CHARACTERS_MAX:
+        return member_id
+    own = f"{member_id}.{number}"
+    if len(own) <= MEMBER_ID_CHARACTERS_MAX:
+        return own
+    return f"{hashlib.blake2b(member_id.encode(), digest_size=DIGEST_BYTES).hexdigest()}.{number}"
 
 
 async def handle_alter_share_offsets(request: Request, context: Context) -> Buffers:
