@@ -104,6 +104,8 @@ class Part:
     ack_error: int = 0
     """Of acknowledgements in a ShareFetch; ShareAcknowledge has `error` alone."""
     ack_message: str | None = None
+    leader: int = 0
+    """Id of the leader, beside the error of a broker that does not lead."""
     acquired: tuple[tuple[int, int, int], ...] = ()
     """(first offset, last offset, delivery count)."""
     batches: tuple[tuple[int, int], ...] = ()
@@ -136,6 +138,8 @@ class Answer:
     lock_ms: int
     """Duration of acquisition locks; 0 in a refusal."""
     parts: Mapping[Place, Part] = field(default_factory=dict)
+    endpoints: Mapping[int, str] = field(default_factory=dict)
+    """Addresses of leaders that `Part.leader` names."""
 
     @property
     def part(self) -> Part:
@@ -306,6 +310,9 @@ class ShareClient:
             error=int(answer.error_code),
             message=answer.error_message,
             lock_ms=round(lock.total_seconds() * 1000) if lock is not None else 0,
+            endpoints={
+                int(each.node_id): f"{each.host}:{each.port}" for each in answer.node_endpoints
+            },
             parts={
                 (topic.topic_id, int(part.partition_index)): _read_part(part)
                 for topic in answer.responses
@@ -335,6 +342,7 @@ def _read_part(part: Any) -> Part:
         message=part.error_message,
         ack_error=int(part.acknowledge_error_code) if fetched else 0,
         ack_message=part.acknowledge_error_message if fetched else None,
+        leader=int(part.current_leader.leader_id),
         acquired=tuple(
             (int(each.first_offset), int(each.last_offset), int(each.delivery_count))
             for each in (part.acquired_records if fetched else ())

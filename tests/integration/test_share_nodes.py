@@ -9,19 +9,23 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from keylane.embedded import EmbeddedKafka
+from keylane.wire.header import ApiKey
 from tests.integration.conftest import KEPT, SHARE
 from tests.integration.made_topics import make_topic
 from tests.integration.nodes import Nodes, leading_nodes
 from tests.integration.share_sides import LOCK_MS, Side, write_records
 from tests.integration.share_wire import (
     ACCEPT,
+    PlainWire,
     ShareClient,
     alter_group,
+    call,
     share_offsets,
     wait_until,
 )
 from tests.share.member import Event, Workers
 
+UNKNOWN, NOT_LEADER = 3, 6
 PARTITIONS = 4
 SESSION = ("--set", "node_session_timeout_ms=6000")
 FAST_CLIENT = {"reconnect_backoff_max_ms": 200, "metadata_max_age_ms": 2000}
@@ -227,3 +231,36 @@ def test_a_broker_that_is_killed(is_direct, own_broker, keylane) -> None:
     assert counted.keys() == places
     assert 0 < len(before) < len(places)
     assert {counted[place] for place in before} == {"1"}
+
+
+@pytest.mark.long
+def test_a_broker_that_does_not_lead(tmp_path, keylane) -> None:
+    """A fetch there is answered NOT_LEADER_OR_FOLLOWER, with the leader's address at keylane."""
+    found = []
+    with EmbeddedKafka(tmp_path / "kafka", properties=SHARE, node_count=2) as cluster:
+        topic, group = prepare(cluster.bootstrap, "elsewhere")
+        proxy = keylane(bootstrap=cluster.bootstrap)
+        for bootstrap in (cluster.bootstrap, proxy.bootstrap):
+            with PlainWire(bootstrap) as wire:
+                shown = call(wire, ApiKey.METADATA, 12, topics=[{"name": topic}])
+            (described,) = shown.topics
+            leader = next(e.leader_id for e in described.partitions if e.partition_index == 0)
+            places = {each.node_id: f"{each.host}:{each.port}" for each in shown.brokers}
+            own = {leader: places[leader]}
+            other = next(address for broker, address in places.items() if broker != leader)
+            with ShareClient(other, group) as client:
+                answers = [
+                    client.fetch(described.topic_id, max_wait_ms=0),
+                    client.acknowledge(described.topic_id, acks=[(0, 0, [ACCEPT])]),
+                ]
+            found.append(
+                [
+                    (answer.codes, answer.part.leader == leader, answer.endpoints == own)
+                    for answer in answers
+                ]
+            )
+
+    direct, proxied = found
+    assert proxied == direct
+    assert [codes for codes, _, _ in direct] == [(0, NOT_LEADER, 0), (0, UNKNOWN, 0)]
+    assert direct[0][1:] == (True, True)
