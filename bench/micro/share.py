@@ -157,7 +157,9 @@ class Members:
             began_s = time.thread_time()
             response = read_share_fetch_response(answer, request.answer_position(answer))
             assert response.error_code == 0, response
-            codes = {(p.error_code, p.ack_error_code) for t in response.topics for p in t.partitions}
+            codes = {
+                (p.error_code, p.ack_error_code) for t in response.topics for p in t.partitions
+            }
             assert codes <= {(0, 0)}, codes
             acquired = [one for t in response.topics for p in t.partitions for one in p.acquired]
             acks = tuple(AckBatch(a.first, a.last, bytes((ACCEPT,))) for a in acquired)
@@ -209,7 +211,10 @@ def make_cluster(link: Link) -> Any:
         return build(load_response_schema(ApiKey.DESCRIBE_CONFIGS, 4), {"results": [result]})
 
     return SimpleNamespace(
-        link_to_leader=link_to_leader, ask_coordinator=ask_coordinator, request=request, leaders={},
+        link_to_leader=link_to_leader,
+        ask_coordinator=ask_coordinator,
+        request=request,
+        leaders={},
         seek_leader=lambda *_: None,
     )
 
