@@ -195,6 +195,8 @@ class Collector:
         for partition in self._partitions:
             if room <= 0 or (taken and room_bytes <= 0):
                 break
+            if not partition.has_member(self._session):
+                continue  # its session was replaced while it waited
             records = partition.dispatcher.take(self._session, room, now_s)
             fitting, size_bytes = _fitting(records, room_bytes, is_first=not taken)
             partition.dispatcher.put_back(records[fitting:], now_s)
@@ -217,22 +219,25 @@ class Collector:
         for partition in self._partitions:
             partition.wait(self)
         try:
-            async with asyncio.timeout(wait_s):
-                return await self._found
-        except TimeoutError:
-            return []
+            # A future under `asyncio.timeout` may have its result, and time out all the same.
+            await asyncio.wait({self._found}, timeout=wait_s)
         except asyncio.CancelledError:
-            if self._found.done() and not self._found.cancelled():
+            if self._found.done():
                 self.give_back(self._found.result())
             raise
         finally:
             for partition in self._partitions:
                 partition.stop_waiting(self)
+        if self._found.done():
+            return self._found.result()
+        self._found.cancel()
+        return []
 
     def give_back(self, taken: Sequence[Taken]) -> None:
-        """Put back records that were not sent."""
+        """Put back records that were not sent; those of a member that has left are released."""
         for partition, records in taken:
-            partition.dispatcher.put_back(records, self._clock())
+            held = [record for record in records if record.member is self._session]
+            partition.dispatcher.put_back(held, self._clock())
             partition.wake()
 
 

@@ -152,6 +152,10 @@ class OrderedPartition:
         self.wake()
         return outcome if code is None else code
 
+    def has_member(self, member: Any) -> bool:
+        """Return whether a member takes part."""
+        return member in self._demand
+
     @property
     def has_members(self) -> bool:
         """Return whether any member takes part."""
@@ -207,6 +211,9 @@ class OrderedPartition:
             except (KeylaneError, OSError) as error:
                 level = logging.WARNING if tries == 1 else logging.DEBUG
                 log.log(level, "share session is opened again %s reason=%s", self.place, error)
+                tries += 1
+            except Exception:  # a mistake of keylane must not leave members waiting without end
+                log.exception("share session failed, it is opened again %s", self.place)
                 tries += 1
             finally:
                 self.leader = None
