@@ -11,7 +11,7 @@ key waits until it comes again, or until it is known that it never will.
 What members hold outlives the session at the broker. When a session ends, the locks of all records
 are gone; records at members stay with them, and their outcomes are sent under the locks of the next
 session. Until that one has *settled*, that is until keylane holds every record that is not
-finished below the highest one, nothing is handed out: a lower record of the same key may be missing.
+finished below the highest one, nothing is handed out: a lower one of the same key may be missing.
 
 Time is an argument, in seconds of a monotonic clock.
 """
@@ -19,27 +19,17 @@ Time is an argument, in seconds of a monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from heapq import heappop, heappush
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
 from keylane.share.acks import check_batches, runs_of
-from keylane.share.held import DONE, GONE, HELD, NO_KEY, OUT, Held, KeyQueue, Ticket
+from keylane.share.held import DONE, GONE, HELD, OUT, Held, KeyQueues, Ticket
+from keylane.share.ready import ReadyQueue, no_pause
 from keylane.wire.share import GAP, REJECT, RELEASE, RENEW, AckBatch
 
-STRIKES_MAX: Final = 2
-"""Fetches that bring later records, or none, before a released record counts as archived."""
-ARCHIVED_AFTER_S: Final = 2.0
-"""Such a fetch is sent this time after the release, or later: a broker does not give a record while
-the end of its lock is being written."""
 RENEWED_PART: Final = 3
 """A lock is renewed when this part of its duration is over."""
-
-
-def no_pause(_count: int) -> float:
-    """Return 0: a released record may be handed out as soon as it has come again."""
-    return 0.0
 
 
 class Dispatcher:
@@ -68,21 +58,26 @@ class Dispatcher:
         self.delivery_limit: int | None = None
         """The group's limit of deliveries, where it is known."""
         self.records: dict[int, Held] = {}
-        self._keys: dict[int, KeyQueue] = {}
-        self._ready: list[int] = []
-        self._delayed: list[tuple[float, int]] = []
+        self._keys = KeyQueues()
+        self._ready = ReadyQueue(self.records)
         self._at_member: dict[Any, dict[int, Held]] = {}
         """By member, also of those that have nothing."""
         self._unsent: list[Held] = []
         self._gaps: list[tuple[int, int]] = []
         self.to_copy: list[Held] = []
         self.gone: dict[int, Held] = {}
-        self.ready_count = self.out_count = 0
+        """Records without a lock that are not known to be finished: they come again."""
+        self.out_count = 0
         self.is_settled = False
         self.end_offset = -1
         """Highest offset that was acquired."""
 
     # Members.
+    @property
+    def ready_count(self) -> int:
+        """Keys of which a record may be handed out."""
+        return self._ready.count
+
     @property
     def member_count(self) -> int:
         """Members that take part."""
@@ -104,20 +99,16 @@ class Dispatcher:
     def take(self, member: Any, records_max: int, now_s: float) -> list[Held]:
         """Hand out records to a member that takes part; ascending, `records_max` at most.
 
-        No member gets more than its share of what can be handed out and what is handed out.
+        No member gets more at a time than its share of the keys that are ready and the records that
+        are at members; `several_per_key` it may get.
         """
-        self._wake_delayed(now_s)
+        self.wake(now_s)
         if not self.is_settled or not self.ready_count:
             return []
         share = -(-(self.ready_count + self.out_count) // len(self._at_member))
-        room = min(records_max, max(1, share))
+        room = min(records_max, max(self._several, share))
         taken: list[Held] = []
-        while room > len(taken) and self._ready:
-            record = self.records.get(heappop(self._ready))
-            if record is None or not record.is_ready:
-                continue  # an entry of before
-            record.is_ready = False
-            self.ready_count -= 1
+        while room > len(taken) and (record := self._ready.pop()) is not None:
             for follower in record.key.records[: min(self._several, room - len(taken))]:
                 if follower.state != HELD or follower.not_before_s > now_s:
                     break
@@ -133,15 +124,22 @@ class Dispatcher:
         self.out_count += 1
         self._at_member[member][record.offset] = record
 
-    def put_back(self, records: Iterable[Held], now_s: float) -> None:
-        """Take back records that were handed out and not sent."""
+    def put_back(self, member: Any, records: Iterable[Held], now_s: float) -> None:
+        """Take back records that were handed out to a member and not sent.
+
+        Those that it does not have any more are passed over: it has left, or their time is over.
+        """
         for record in records:
+            if record.state != OUT or record.member != member:
+                continue
             self._take_from(record)
             record.state, record.member = HELD, None
             record.key.busy -= 1
             if not record.is_locked:
                 self._note_gone(record, now_s)
-            self._look_at(record.key, now_s)
+            self._ready.look_at(record.key, now_s)
+            if record.is_finished:
+                self._drop(record, now_s)
 
     def acknowledge(
         self,
@@ -160,13 +158,16 @@ class Dispatcher:
         if error_code:
             return error_code
         found: list[tuple[Held, int]] = []
+        lowest = min(self.records, default=self.end_offset + 1)
         for first, last, types in batches:
             for offset in range(first, last + 1):
                 record = self.records.get(offset)
                 if record is not None and record.state == OUT and record.member == member:
                     found.append((record, types[offset - first] if len(types) > 1 else types[0]))
-                elif error_code := self._error_of(offset, record):
-                    return error_code
+                elif offset > self.end_offset:
+                    return ErrorCode.invalid_request
+                elif offset >= lowest:
+                    return ErrorCode.invalid_record_state
         decided = [(record, outcome) for record, outcome in found if outcome != RENEW]
         for record, outcome in found:
             if outcome == RENEW:
@@ -177,14 +178,6 @@ class Dispatcher:
         for record, outcome in decided:
             self._decide(record, outcome, ticket, now_s)
         return None
-
-    def _error_of(self, offset: int, record: Held | None) -> int:
-        """Return the code for an offset that the member does not hold; 0: it is finished."""
-        if offset > self.end_offset:
-            return ErrorCode.invalid_request
-        if record is None and offset < min(self.records, default=self.end_offset + 1):
-            return 0
-        return ErrorCode.invalid_record_state
 
     def expire(self, now_s: float) -> int:
         """Release records whose members' time is over; return their number."""
@@ -215,11 +208,18 @@ class Dispatcher:
             pause_s = self._pause_s(record.count) if pause_s is None else pause_s
             record.not_before_s = now_s + pause_s
         if self._is_to_copy(record):
-            self.to_copy.append(record)
-        elif record.is_locked:
+            self._have_copied(record)
+        else:
+            self._send(record, now_s)
+
+    def _send(self, record: Held, now_s: float) -> None:
+        """Have the outcome of a record sent as soon as it is locked; or end the record."""
+        if record.is_locked:
             self._unsent.append(record)
-        elif outcome == RELEASE:  # the broker has released it already
-            self._confirm(record, now_s)
+        elif record.is_finished:
+            self._end(record, now_s)
+        elif record.outcome == RELEASE:  # the broker has released it already, or archived it
+            self._release(record, now_s)
 
     def _is_to_copy(self, record: Held) -> bool:
         """Return whether a dead letter is to be written before the broker learns the outcome."""
@@ -232,15 +232,14 @@ class Dispatcher:
             record.outcome == RELEASE and limit is not None and record.count >= limit
         )
 
+    def _have_copied(self, record: Held) -> None:
+        record.is_copying = True
+        self.to_copy.append(record)
+
     def copied(self, record: Held, now_s: float) -> None:
         """Note that a dead letter of the record is written: the broker may learn its outcome."""
-        record.is_copied = True
-        if record.state != DONE:
-            return
-        if record.is_locked:
-            self._unsent.append(record)
-        elif record.outcome == RELEASE:
-            self._confirm(record, now_s)
+        record.is_copied, record.is_copying = True, False
+        self._send(record, now_s)
 
     def _take_from(self, record: Held) -> None:
         held = self._at_member.get(record.member)
@@ -265,37 +264,32 @@ class Dispatcher:
         for row, (offset, point) in enumerate(zip(offsets, points, strict=True), first_row):
             record = self.records.get(offset)
             if record is None:
-                key = self._key_of(point)
+                key = self._keys.of(point)
                 record = self.records[offset] = Held(offset, key, count, now_s)
                 former = key.records[0] if key.records else None
                 if key.insert(record) and former is not None:
-                    self._unready(former)
+                    self._ready.unready(former)
             else:
                 self._lock_again(record, count, now_s)
             record.block, record.row = block, row
-            self._look_at(record.key, now_s)
+            self._ready.look_at(record.key, now_s)
         if offsets:
             self.end_offset = max(self.end_offset, offsets[-1])
 
-    def _key_of(self, point: int) -> KeyQueue:
-        if point == NO_KEY:
-            return KeyQueue(point)
-        key = self._keys.get(point)
-        if key is None:
-            key = self._keys[point] = KeyQueue(point)
-        return key
-
     def _lock_again(self, record: Held, count: int, now_s: float) -> None:
         is_unsent = record.is_locked and not record.is_sent
-        record.is_locked = True
+        self.gone.pop(record.offset, None)
+        record.is_locked, record.is_finished = True, False
         record.count, record.locked_s, record.strikes = count, now_s, 0
         if record.state == GONE:
-            del self.gone[record.offset]
             record.state = HELD
             record.key.busy -= 1
-        elif record.state == DONE:
+        elif record.state == DONE and not record.is_copying:
             record.is_sent = False
-            if not is_unsent and not self._is_to_copy(record):
+            if self._is_to_copy(record):  # it has become its last delivery
+                self._unsent = [each for each in self._unsent if each is not record]
+                self._have_copied(record)
+            elif not is_unsent:
                 self._unsent.append(record)
 
     def acquire_gap(self, first: int, last: int) -> None:
@@ -304,30 +298,24 @@ class Dispatcher:
         self.end_offset = max(self.end_offset, last)
 
     def fetched(self, sent_s: float, highest: int | None, now_s: float) -> list[Held]:
-        """Judge released records by a fetch that is taken in; return those that are archived.
+        """Judge records without a lock by a fetch that is taken in; return the archived ones.
 
         The broker gives what is available lowest first. So a released record that two fetches
-        have not brought, but later ones or none at all, is archived.
+        have not brought, but later ones or none at all, is archived. `settle` judges all others.
         sent_s: time when the fetch was sent. highest: the last offset that it brought, None: none.
         """
-        archived = []
-        for record in self.gone.values():
-            is_late = sent_s >= record.gone_s + ARCHIVED_AFTER_S
-            if is_late and (highest is None or highest > record.offset):
-                record.strikes += 1
-                if record.strikes >= STRIKES_MAX:
-                    archived.append(record)
+        gone = self.gone.values() if self.is_settled else ()
+        archived = [record for record in gone if record.strike(sent_s, highest)]
         for record in archived:
-            self._drop(record, now_s)
+            self._finish(record, now_s)
         return archived
 
     def next_acks(self) -> list[AckBatch]:
         """Return outcomes for the broker, ascending; `acked` or `unsend` follows for each."""
         acks = []
         for record in self._unsent:
-            if record.state == DONE and not record.is_sent:  # else it was lost meanwhile
-                record.is_sent = True
-                acks.append((record.offset, record.outcome))
+            record.is_sent = True
+            acks.append((record.offset, record.outcome))
         gaps, self._unsent, self._gaps = self._gaps, [], []
         return runs_of(acks, gaps)
 
@@ -363,8 +351,9 @@ class Dispatcher:
     def unsend(self, batches: Iterable[AckBatch]) -> None:
         """Take back outcomes that were not judged: they are sent again."""
         for first, last, types in batches:
-            if types[0] == GAP:
-                self._gaps.append((first, last))
+            if types[0] == GAP:  # of members, too, which may say so of records
+                offsets = range(first, last + 1)
+                self._gaps += [(each, each) for each in offsets if each not in self.records]
         for record in self._records_in(batches):
             if record.state == DONE and record.is_sent:
                 record.is_sent = False
@@ -390,6 +379,7 @@ class Dispatcher:
         for record in self._records_in(batches):
             if record.is_locked:
                 self._unlock(record, now_s)
+        self._unsent = [record for record in self._unsent if record.is_locked]
 
     def lose_all(self, now_s: float) -> None:
         """Note the end of the session at the broker, with all locks. Nothing is settled."""
@@ -401,11 +391,12 @@ class Dispatcher:
 
     def _unlock(self, record: Held, now_s: float) -> None:
         record.is_locked = False
+        record.gone_s, record.strikes = now_s, 0
+        self.gone[record.offset] = record
         if record.state == HELD:
-            self._unready(record)
             self._note_gone(record, now_s)
-        elif record.state == DONE and record.outcome == RELEASE:
-            self._confirm(record, now_s)
+        elif record.state == DONE and record.outcome == RELEASE and not record.is_copying:
+            self._release(record, now_s)
 
     def settle(self, now_s: float) -> list[Held]:
         """Note that every record that is not finished, up to the last one, is locked.
@@ -413,16 +404,26 @@ class Dispatcher:
         Return records that had been locked before and are finished: their outcomes had arrived at
         the broker, or it has archived them.
         """
-        finished = [record for record in self.records.values() if not record.is_locked]
+        finished = list(self.gone.values())
         for record in finished:
-            if record.state == OUT:
-                self._take_from(record)
-            ticket, record.ticket = record.ticket, None
-            self._drop(record, now_s)
-            if ticket is not None:
-                ticket.confirm(0 if record.is_sent else ErrorCode.invalid_record_state)
+            self._finish(record, now_s)
         self.is_settled = True
         return finished
+
+    def _finish(self, record: Held, now_s: float) -> None:
+        """Take in that the broker has finished a record. What a member has, it keeps."""
+        if record.state == OUT or record.is_copying:
+            record.is_finished = True
+            del self.gone[record.offset]
+        else:
+            self._end(record, now_s)
+
+    def _end(self, record: Held, now_s: float) -> None:
+        """End a record that the broker has finished, by what was sent or before."""
+        ticket, record.ticket = record.ticket, None
+        self._drop(record, now_s)
+        if ticket is not None:
+            ticket.confirm(0 if record.is_sent else ErrorCode.invalid_record_state)
 
     def _records_in(self, batches: Iterable[AckBatch]) -> list[Held]:
         get = self.records.get
@@ -432,12 +433,14 @@ class Dispatcher:
     # States.
     def _confirm(self, record: Held, now_s: float) -> None:
         """End a record whose outcome is the broker's; a released one waits to come again."""
-        ticket, record.ticket = record.ticket, None
-        limit = self.delivery_limit
-        if record.outcome == RELEASE and (limit is None or record.count < limit):
-            self._note_gone(record, now_s)
+        if record.outcome == RELEASE and not self._is_last(record):
+            self._release(record, now_s)
         else:
-            self._drop(record, now_s)
+            self._end(record, now_s)
+
+    def _release(self, record: Held, now_s: float) -> None:
+        ticket, record.ticket = record.ticket, None
+        self._note_gone(record, now_s)
         if ticket is not None:
             ticket.confirm()
 
@@ -445,6 +448,7 @@ class Dispatcher:
         """The record is HELD or DONE."""
         if record.state == HELD:
             record.key.busy += 1
+            self._ready.unready(record.key.records[0])
         record.state, record.is_locked, record.is_sent = GONE, False, False
         record.gone_s, record.strikes, record.block = now_s, 0, None
         self.gone[record.offset] = record
@@ -453,41 +457,24 @@ class Dispatcher:
         key = record.key
         key.remove(record)
         key.busy -= record.state != HELD
+        record.state, record.is_locked = GONE, False
         del self.records[record.offset]
         self.gone.pop(record.offset, None)
-        self._unready(record)
+        self._ready.unready(record)
         record.block = None
         if key.records:
-            self._look_at(key, now_s)
-        elif key.point != NO_KEY:
-            del self._keys[key.point]
+            self._ready.look_at(key, now_s)
+        else:
+            self._keys.forget(key)
 
-    def _look_at(self, key: KeyQueue, now_s: float) -> None:
-        """Make the first record of a key ready if it may be handed out."""
-        head = key.records[0]
-        if key.busy or head.is_ready:
-            return
-        if head.not_before_s > now_s:
-            heappush(self._delayed, (head.not_before_s, head.offset))
-            return
-        head.is_ready = True
-        self.ready_count += 1
-        heappush(self._ready, head.offset)
-
-    def _unready(self, record: Held) -> None:
-        self.ready_count -= record.is_ready
-        record.is_ready = False
-
-    def _wake_delayed(self, now_s: float) -> None:
-        while self._delayed and self._delayed[0][0] <= now_s:
-            record = self.records.get(heappop(self._delayed)[1])
-            if record is not None:
-                self._look_at(record.key, now_s)
+    def wake(self, now_s: float) -> None:
+        """Make records ready whose wait after a release is over."""
+        self._ready.wake(now_s)
 
     @property
     def next_wake_s(self) -> float | None:
-        """Time when a record that waits after a release may be handed out; None: there is none."""
-        return self._delayed[0][0] if self._delayed else None
+        """Time when `wake` has something to do; None: nothing waits."""
+        return self._ready.next_wake_s
 
     def check(self) -> None:
         """Assert the invariants; tests call it after every step."""
@@ -502,5 +489,12 @@ class Dispatcher:
             assert len({record.member for record in out}) <= 1
             assert not any(r.is_ready for r in key.records[1:])
             assert not (key.busy and key.records[0].is_ready)
-        assert self.gone == {o: r for o, r in self.records.items() if r.state == GONE}
-        assert all(not record.is_locked for record in self.gone.values())
+            assert key.busy or key.records[0].is_ready or key.records[0].not_before_s
+        unlocked = {o: r for o, r in self.records.items() if not r.is_locked}
+        assert self.gone == {o: r for o, r in unlocked.items() if not r.is_finished}
+        at_rest = [r for r in self.records.values() if r.state in {HELD, GONE}]
+        assert all(r.is_locked == (r.state == HELD) for r in at_rest)
+        assert all(r.state == DONE and r.is_locked and not r.is_sent for r in self._unsent)
+        assert len(set(self._unsent)) == len(self._unsent)
+        copying = [r for r in self.records.values() if r.is_copying]
+        assert all(r.state == DONE and not r.is_sent and r not in self._unsent for r in copying)

@@ -184,7 +184,7 @@ class Collector:
                 break
             records = partition.dispatcher.take(self._session, room, now_s)
             fitting, size_bytes = _fitting(records, room_bytes, is_first=not taken)
-            partition.dispatcher.put_back(records[fitting:], now_s)
+            partition.dispatcher.put_back(self._session, records[fitting:], now_s)
             if fitting:
                 taken.append(Taken(partition, records[:fitting]))
                 room, room_bytes = room - fitting, room_bytes - size_bytes
@@ -219,7 +219,7 @@ class Collector:
     def give_back(self, taken: Sequence[Taken]) -> None:
         """Put back records that were not sent."""
         for partition, records in taken:
-            partition.dispatcher.put_back(records, self._clock())
+            partition.dispatcher.put_back(self._session, records, self._clock())
             partition.wake()
 
 

@@ -212,6 +212,7 @@ class OrderedPartition:
             if now_s >= self._tick_s:
                 dispatcher.expire(now_s)
                 self._tick_s = now_s + dispatcher.lock_s / TICKS_PER_LOCK
+            dispatcher.wake(now_s)
             self._offer()
             wanted = self._records_wanted()
             if now_s >= self._renew_s and await self._renew(session):
