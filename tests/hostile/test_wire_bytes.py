@@ -33,6 +33,12 @@ from keylane.wire.produce import (
     write_produce_request,
     write_produce_response,
 )
+from keylane.wire.share import (
+    read_share_acknowledge_request,
+    read_share_acknowledge_response,
+    read_share_fetch_request,
+    read_share_fetch_response,
+)
 from tests.fuzz.entities import known_versions, random_request_body, random_response_body
 
 KNOWN: Final = known_versions()
@@ -54,10 +60,16 @@ def endpoints_of(api_key: int, version: int) -> Decode:
 REQUESTS: list[tuple[int, int, Decode]] = [
     *((ApiKey.FETCH, v, lambda b, v=v: read_fetch_request(b, 0, v)) for v in range(4, 19)),
     *((ApiKey.PRODUCE, v, lambda b, v=v: read_produce_request(b, 0, v)) for v in range(3, 14)),
-]
+    *((ApiKey.SHARE_FETCH, v, lambda b, v=v: read_share_fetch_request(b, 0, v)) for v in (1, 2)),
+    *((ApiKey.SHARE_ACKNOWLEDGE, v, lambda b, v=v: read_share_acknowledge_request(b, 0, v))
+      for v in (1, 2)),
+]  # fmt: skip
 RESPONSES: list[tuple[int, int, Decode]] = [
     *((ApiKey.FETCH, v, lambda b, v=v: read_fetch_response(b, 0, v)) for v in range(4, 19)),
     *((ApiKey.PRODUCE, v, lambda b, v=v: read_produce_response(b, 0, v)) for v in range(3, 14)),
+    *((ApiKey.SHARE_FETCH, v, lambda b: read_share_fetch_response(b, 0)) for v in (1, 2)),
+    *((ApiKey.SHARE_ACKNOWLEDGE, v, lambda b, v=v: read_share_acknowledge_response(b, 0, v))
+      for v in (1, 2)),
     *((ApiKey.FETCH, v, endpoints_of(ApiKey.FETCH, v)) for v in (16, 17, 18)),
     *((ApiKey.PRODUCE, v, endpoints_of(ApiKey.PRODUCE, v)) for v in (10, 12, 13)),
     *((k, v, endpoints_of(k, v)) for k in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE)
@@ -75,7 +87,7 @@ def survives(decode: Decode, body: Buffer) -> None:
         decode(body)
 
 
-@pytest.mark.parametrize(("api_key", "version", "decode"), REQUESTS + RESPONSES[:26])
+@pytest.mark.parametrize(("api_key", "version", "decode"), REQUESTS + RESPONSES[:30])
 def test_every_cut_body_is_refused(api_key: int, version: int, decode: Decode) -> None:
     """FrameInvalid for each shorter prefix of a sound body."""
     is_request = (api_key, version, decode) in REQUESTS
