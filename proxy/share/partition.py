@@ -125,6 +125,8 @@ class OrderedPartition:
         self._work = asyncio.Event()
         self._fetch_s = self._renew_s = self._tick_s = self._acks_s = 0.0
         self._write_failures = 0
+        self._acks_go_apart = False
+        """Outcomes of the last fetch were refused: the next ones are sent without a fetch."""
         self._is_closing = False
         self._watcher = LogWatcher(kit.cluster, kit.reader_kit, place, self._news_came)
         self._task = spawn(self._run(), f"share {place}")
@@ -219,9 +221,10 @@ class OrderedPartition:
                 continue
             if dispatcher.has_acks and now_s >= self._acks_s:
                 acks = dispatcher.next_acks()
-                if wanted:
+                if wanted and not self._acks_go_apart:
                     await self._fetch(session, wanted, acks)
                 else:
+                    self._acks_go_apart = False
                     answer = await session.acknowledge(acks)
                     await self._judge(session, acks, answer.error_code, answer.error_message)
             elif wanted and now_s >= self._fetch_s:
@@ -285,7 +288,12 @@ class OrderedPartition:
                 room=room,
                 acks=acks,
             )
-            if acks:
+            if answer.ack_error_code in LOCK_LOST:
+                # Not in parts now: this fetch may have locked such a record anew, and a part would
+                # end it at the broker before it is taken in.
+                dispatcher.unsend(acks)
+                self._acks_go_apart = True
+            elif acks:
                 await self._judge(session, acks, answer.ack_error_code, answer.ack_error_message)
             if self._is_refused(answer):
                 return

@@ -68,7 +68,7 @@ class ShareHistory(RuleBasedStateMachine):
             delivery_limit=limit if options["is_known"] else None,
         )
         self.pair = self._new_pair()
-        self.is_open = False
+        self.is_open = self.acks_go_apart = False
         self.holdings: dict[str, dict[int, float]] = {}
         """Of members, what they have and until when."""
         self.tickets: list[int] = []
@@ -262,19 +262,20 @@ class ShareHistory(RuleBasedStateMachine):
                 assert self.broker.is_finished(offset, self.now_s)
 
     @precondition(lambda self: self.is_open and self.pair.real.is_settled)
-    @rule(wanted=st.integers(0, 12), fault=faults, writes_s=writes, copies=st.booleans())
-    def serve(self, wanted: int, fault: str, writes_s: Sequence[float], *, copies: bool) -> None:
-        """One turn of the partition's task; perhaps dead letters were written before."""
-        if copies:
+    @rule(wanted=st.integers(0, 12), fault=faults, writes_s=writes, is_due=st.booleans())
+    def serve(self, wanted: int, fault: str, writes_s: Sequence[float], *, is_due: bool) -> None:
+        """One turn of the partition's task; dead letters are written, and locks renewed, at times."""
+        if is_due:
             self._copy()
         self._expire()
-        due = self.pair.renewals(self.now_s)
+        due = self.pair.renewals(self.now_s) if is_due else []
         if due:
             self._renew(due)
         acks = self.pair.next_acks() if self.pair.real.has_acks else []
-        if wanted:
+        if wanted and not (acks and self.acks_go_apart):
             self._fetch(wanted, acks, fault, writes_s)
         elif acks:
+            self.acks_go_apart = False
             self._judge(acks, self._send(acks, fault, writes_s))
 
     def _expire(self) -> None:
@@ -348,6 +349,7 @@ class ShareHistory(RuleBasedStateMachine):
             return
         if code:
             self.pair.unsend(acks)
+            self.acks_go_apart = True
         else:
             self.pair.acked(acks, self.now_s)
         for offset, entry in found:
@@ -386,8 +388,8 @@ class ShareHistory(RuleBasedStateMachine):
             elif not self.pair.real.is_settled:
                 self.settle()
             else:
-                self.serve(30, "", [0.0], copies=True)
-                self.serve(0, "", [0.0], copies=True)
+                self.serve(30, "", [0.0], is_due=True)
+                self.serve(0, "", [0.0], is_due=True)
                 self.take(0, 100, 100)
             for member, held in list(self.holdings.items()):
                 if held:

@@ -318,6 +318,20 @@ def test_a_refused_outcome_is_an_error_and_the_record_comes_again() -> None:
     assert (part.codes, before, part.take()) == ([121], [], [0])
 
 
+def test_an_outcome_that_a_fetch_has_refused_is_sent_under_the_lock_that_it_has_brought() -> None:
+    """The lock had ended, and the same answer gives the record again: its member has decided."""
+    part = Partition([A, A])
+    part.take()
+    part.say(ACCEPT, 0)
+    acks = part.dispatcher.next_acks()
+
+    part.dispatcher.unsend(acks)
+    part.acquire(0, count=2)
+
+    assert part.take() == []
+    assert (part.confirm(), part.codes, part.take()) == (acks, [0], [1])
+
+
 def test_outcomes_that_were_not_judged_are_sent_again() -> None:
     """Once each, also those of gaps, and of records that a member has called gaps."""
     part = Partition([A, B, NO_KEY])
