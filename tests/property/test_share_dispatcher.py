@@ -264,7 +264,7 @@ class ShareHistory(RuleBasedStateMachine):
     @precondition(lambda self: self.is_open and self.pair.real.is_settled)
     @rule(wanted=st.integers(0, 12), fault=faults, writes_s=writes, is_due=st.booleans())
     def serve(self, wanted: int, fault: str, writes_s: Sequence[float], *, is_due: bool) -> None:
-        """One turn of the partition's task; dead letters are written, and locks renewed, at times."""
+        """One turn of the partition's task; at times, dead letters and renewals."""
         if is_due:
             self._copy()
         self._expire()
