@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -38,6 +38,8 @@ from keylane.wire.share import (
     read_share_acknowledge_response,
     read_share_fetch_request,
     read_share_fetch_response,
+    write_share_acknowledge_request,
+    write_share_fetch_request,
 )
 from tests.fuzz.entities import known_versions, random_request_body, random_response_body
 
@@ -64,6 +66,12 @@ REQUESTS: list[tuple[int, int, Decode]] = [
     *((ApiKey.SHARE_ACKNOWLEDGE, v, lambda b, v=v: read_share_acknowledge_request(b, 0, v))
       for v in (1, 2)),
 ]  # fmt: skip
+WRITERS: dict[int, Callable[[Any, int], Buffer]] = {
+    ApiKey.FETCH: lambda message, _: write_fetch_request(message),
+    ApiKey.PRODUCE: lambda message, _: b"".join(write_produce_request(message)),
+    ApiKey.SHARE_FETCH: write_share_fetch_request,
+    ApiKey.SHARE_ACKNOWLEDGE: write_share_acknowledge_request,
+}
 RESPONSES: list[tuple[int, int, Decode]] = [
     *((ApiKey.FETCH, v, lambda b, v=v: read_fetch_response(b, 0, v)) for v in range(4, 19)),
     *((ApiKey.PRODUCE, v, lambda b, v=v: read_produce_response(b, 0, v)) for v in range(3, 14)),
@@ -198,11 +206,7 @@ def test_what_is_read_can_be_written_and_read_again(case: int, seed: int) -> Non
     except FrameInvalid:
         return
 
-    written: Buffer = (
-        write_fetch_request(message)  # type: ignore[arg-type]
-        if api_key == ApiKey.FETCH
-        else b"".join(write_produce_request(message))  # type: ignore[arg-type]
-    )
+    written = WRITERS[api_key](message, version)
 
     assert decode(bytes(written)) == message
 
