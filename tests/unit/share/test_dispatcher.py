@@ -10,8 +10,7 @@ from keylane.share.held import NO_KEY, Held, Ticket
 from keylane.wire.share import ACCEPT, GAP, REJECT, RELEASE, RENEW, AckBatch
 
 NOW_S = 1000.0
-A, B = 1, 2
-"""Keys."""
+A, B = 1, 2  # keys
 
 
 class Partition:
@@ -472,3 +471,30 @@ def test_a_record_that_is_being_copied_keeps_its_bytes_through_a_new_session(kin
 
     assert (block, before, len(part.codes)) == ("bytes", [], 1)
     assert part.take() == [1]
+
+
+def test_a_release_that_has_become_the_last_is_copied_first() -> None:
+    """The lock had ended unseen, and the record came again with its last count."""
+    part = Partition([A], copies_rejected=True)
+    part.dispatcher.delivery_limit = 2
+    part.take()
+    part.say(RELEASE, 0)
+
+    part.acquire(0, count=2)
+
+    assert [record.offset for record in part.dispatcher.to_copy] == [0]
+    assert part.confirm() == []
+
+
+def test_an_outcome_whose_lock_is_lost_does_not_take_the_next_ones_place() -> None:
+    """The record came again, and its second member's REJECT waits for the copy."""
+    part = Partition([A], copies_rejected=True)
+    part.take()
+    part.say(RELEASE, 0)
+    part.dispatcher.lose([AckBatch(0, 0, bytes((RENEW,)))], part.now_s)
+    part.acquire(0, count=2)
+    part.take()
+
+    part.say(REJECT, 0)
+
+    assert part.confirm() == []
