@@ -58,7 +58,7 @@ class ShareSession:
         return [place for place in places if self.places.pop(place, self) is None]
 
     def turn(self) -> list[Place]:
-        """Return the partitions, another one first each time, so that none comes last for ever."""
+        """Return the partitions, another one first each time, so that none is always last."""
         found = list(self.places)
         if len(found) > 1:
             first = found[0]

@@ -199,7 +199,7 @@ class Collector:
                 continue  # its session was replaced while it waited
             records = partition.dispatcher.take(self._session, room, now_s)
             fitting, size_bytes = _fitting(records, room_bytes, is_first=not taken)
-            partition.dispatcher.put_back(records[fitting:], now_s)
+            partition.dispatcher.put_back(self._session, records[fitting:], now_s)
             if fitting:
                 taken.append(Taken(partition, records[:fitting]))
                 room, room_bytes = room - fitting, room_bytes - size_bytes
@@ -234,10 +234,9 @@ class Collector:
         return []
 
     def give_back(self, taken: Sequence[Taken]) -> None:
-        """Put back records that were not sent; those of a member that has left are released."""
+        """Put back records that were not sent."""
         for partition, records in taken:
-            held = [record for record in records if record.member is self._session]
-            partition.dispatcher.put_back(held, self._clock())
+            partition.dispatcher.put_back(self._session, records, self._clock())
             partition.wake()
 
 

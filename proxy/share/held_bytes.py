@@ -24,11 +24,12 @@ GROUP_PART: Final = 4
 class HeldBlock:
     """A block of records; its bytes are given back when its last record is finished."""
 
-    __slots__ = ("__weakref__", "largest_bytes", "records")
+    __slots__ = ("__weakref__", "epoch_of", "largest_bytes", "records")
 
     def __init__(self, records: RecordBlock) -> None:
         self.records = records
         self.largest_bytes = int(records.sizes.max(initial=0))
+        self.epoch_of = records.epoch_of
 
 
 class HeldBytes:

@@ -29,9 +29,9 @@ from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.intake import BatchUnreadable, Hole, Intake
 from keylane.proxy.share.settling import UNKNOWN, ask_progress, holds_all
-from keylane.proxy.share.watcher import LogWatcher
+from keylane.proxy.share.watcher import LogWatcher, has_records
 from keylane.share.dispatcher import Dispatcher
-from keylane.share.held import Ticket
+from keylane.share.held import Held, Ticket
 from keylane.share.summary import WindowSummary, summarise
 from keylane.tasks import spawn
 from keylane.wire.share import AckBatch
@@ -42,6 +42,7 @@ DEMAND_TIMES: Final = 2
 """Records that are made ready, in terms of what members ask for at a time."""
 SETTLE_S_MAX: Final = 3.0
 SETTLE_POLL_S: Final = 0.05
+STRANGERS_S: Final = 60.0
 FRESH_S: Final = 0.3
 """Time after which a group without a written state counts as new."""
 LIMIT_S: Final = 10.0
@@ -123,13 +124,15 @@ class OrderedPartition:
         self._waiting: dict[Waiter, None] = {}
         self._work = Alarm()
         self._tick_s = self._limit_s = 0.0
+        self._strangers_s = 0.0
+        """Time until which members beside keylane are known to hold records."""
         self._delivery_limit: int | None = None
         self._is_closing = False
         self._confirmations = Confirmations(dispatcher, clock)
         self._intake = Intake(
             place, dispatcher, self._confirmations, kit.reader_kit, kit.held_bytes, clock
         )
-        self._copies = Copies(place, rule.dead_letter, dispatcher, kit.letters, self.wake)
+        self._copies = Copies(place, rule.dead_letter, dispatcher, kit.letters, clock, self.wake)
         self._watcher = LogWatcher(kit.cluster, kit.reader_kit, place, self._news_came)
         self._task = spawn(self._run(), f"share {place}")
 
@@ -144,6 +147,10 @@ class OrderedPartition:
         self.dispatcher.leave(member, self._clock())
         self._demand.pop(member, None)
         self.wake()
+
+    def keep(self, member: Any, records: Sequence[Held]) -> list[Held]:
+        """Return the records that a member still has, as they are sent to it."""
+        return self.dispatcher.keep(member, records, self._clock())
 
     def acknowledge(self, member: Any, batches: Sequence[AckBatch]) -> Outcome | int:
         """Take a member's outcomes; return their error code, or what to wait for."""
@@ -237,9 +244,10 @@ class OrderedPartition:
                 continue
             if dispatcher.has_acks and now_s >= confirmations.acks_s:
                 acks = dispatcher.next_acks()
-                if wanted:
+                if wanted and not intake.acks_go_apart:
                     await self._fetch(session, wanted, acks)
                 else:
+                    intake.acks_go_apart = False
                     await confirmations.send(session, acks)
             elif wanted and now_s >= intake.fetch_s:
                 await self._fetch(session, wanted)
@@ -292,15 +300,23 @@ class OrderedPartition:
     async def _look_into(self, session: BrokerSession, holes: Sequence[Hole]) -> None:
         """Release offsets that were passed over, if keylane has them: of an answer that was lost.
 
-        Else compaction has removed them, or members beside keylane hold them.
+        Else compaction has removed them, or their release is being written, or members beside
+        keylane hold them: then it has to be proved anew that nothing is missing.
         """
+        is_sure = True
         for first, last in holes:
             if await self._confirmations.release(session, first, last):
                 log.info("records come again %s offsets=%d-%d", self.place, first, last)
-                await self._settle(session)
-            else:
+                is_sure = False
+            elif await has_records(
+                self._kit.cluster, self._kit.reader_kit, self.place, first, last
+            ):
                 self._intake.holes_elsewhere += last - first + 1
-        self.dispatcher.is_settled = True
+                is_sure = self._clock() < self._strangers_s
+        if is_sure:
+            self.dispatcher.is_settled = True
+        else:
+            await self._settle(session)
 
     async def _learn_limit(self) -> None:
         """Ask for the group's configuration, from time to time.
@@ -336,6 +352,8 @@ class OrderedPartition:
             if await self._holds_all(session, self._clock() - began_s):
                 break
             if self._clock() - began_s > SETTLE_S_MAX:
+                # Such members may go on: their holes are not waited for each time.
+                self._strangers_s = self._clock() + STRANGERS_S
                 log.warning(
                     "records of a share group are not at keylane: members beside it hold them, or "
                     "a transaction is open %s end_offset=%d", self.place, dispatcher.end_offset,
