@@ -498,3 +498,129 @@ def test_an_outcome_whose_lock_is_lost_does_not_take_the_next_ones_place() -> No
     part.say(REJECT, 0)
 
     assert part.confirm() == []
+
+
+class EpochBlock:
+    """A block of batches that were written in one leader epoch."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def epoch_of(self, _row: int) -> int:
+        """Return the epoch of a record's batch."""
+        return self.epoch
+
+
+def acquire_in_epoch(part: Partition, offset: int, point: int, epoch: int, count: int = 1) -> None:
+    """The broker gives a record of a log that a leader of this epoch has written."""
+    part.dispatcher.acquire([offset], [point], count, part.now_s, EpochBlock(epoch))
+    part.dispatcher.check()
+
+
+# A log that was cut.
+
+
+def test_an_outcome_of_a_record_that_the_log_has_lost_ends_no_other_record() -> None:
+    """A new leader without the record has another one of the same key at its offset."""
+    part = Partition([A])
+    acquire_in_epoch(part, 0, A, epoch=1)
+    part.take()
+    part.lose_session()
+    acquire_in_epoch(part, 0, A, epoch=2)
+    part.settle()
+
+    refused = part.say(ACCEPT, 0)
+
+    assert refused == ErrorCode.invalid_record_state
+    assert part.confirm() == []
+    assert part.take("n") == [0]
+
+
+def test_an_outcome_on_its_way_is_refused_when_the_log_has_lost_its_record() -> None:
+    """Its member learns that it does not count."""
+    part = Partition([A])
+    acquire_in_epoch(part, 0, A, epoch=1)
+    part.take()
+    part.say(ACCEPT, 0)
+    part.lose_session()
+    acquire_in_epoch(part, 0, B, epoch=2)
+    part.settle()
+
+    assert part.codes == [ErrorCode.invalid_record_state]
+    assert part.take("n") == [0]
+
+
+def test_a_record_of_the_same_log_stays_with_its_member() -> None:
+    """Its outcome is sent under the lock of the next session."""
+    part = Partition([A])
+    acquire_in_epoch(part, 0, A, epoch=1)
+    part.take()
+    part.lose_session()
+    acquire_in_epoch(part, 0, A, epoch=1, count=2)
+    part.settle()
+
+    assert part.say(ACCEPT, 0) is None
+    assert part.confirm() == [AckBatch(0, 0, bytes((ACCEPT,)))]
+
+
+# Dead letters before the last delivery.
+
+
+def test_a_record_whose_deliveries_a_crash_has_used_up_gets_a_letter_unseen() -> None:
+    """It is not handed out: one delivery more would end it at the broker."""
+    part = Partition([A, A], copies_rejected=True)
+    part.dispatcher.last_delivery = 4
+    part.lose_session()
+    part.acquire(0, count=5)
+    part.acquire(1, count=2)
+    part.settle()
+
+    taken, (record,) = part.take(records_max=2), part.dispatcher.to_copy
+    part.dispatcher.copied(record, part.now_s)
+
+    assert (taken, record.offset) == ([], 0)
+    assert part.confirm() == [AckBatch(0, 0, bytes((REJECT,)))]
+    assert part.take() == [1]
+
+
+def test_a_record_is_released_until_its_last_delivery_but_one() -> None:
+    """Then a letter is written in the place of the release."""
+    part = Partition([A], copies_rejected=True)
+    part.dispatcher.last_delivery = 2
+    part.take()
+    part.say(RELEASE, 0)
+    released = part.confirm()
+    part.acquire(0, count=2)
+    part.take()
+    part.say(RELEASE, 0)
+
+    assert released == [AckBatch(0, 0, bytes((RELEASE,)))]
+    assert part.confirm() == []
+    assert [record.offset for record in part.dispatcher.to_copy] == [0]
+
+
+# Answers on their way.
+
+
+def test_an_answer_has_what_its_member_still_holds() -> None:
+    """While outcomes of the same request were confirmed, the time of a record was over."""
+    part = Partition([A, B])
+    taken = part.take_records("m", 1)
+    part.now_s += part.dispatcher.lock_s
+    later = part.take_records("m", 1)
+    part.dispatcher.expire(part.now_s)
+
+    kept = part.dispatcher.keep("m", [*taken, *later], part.now_s)
+
+    assert [record.offset for record in kept] == [1]
+
+
+def test_the_time_of_a_member_begins_with_its_answer() -> None:
+    """It cannot know of a record before."""
+    part = Partition([A])
+    taken = part.take_records("m", 1)
+    part.now_s += part.dispatcher.lock_s - 1
+    part.dispatcher.keep("m", taken, part.now_s)
+    part.now_s += 2
+
+    assert part.dispatcher.expire(part.now_s) == 0
