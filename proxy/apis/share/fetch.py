@@ -43,6 +43,7 @@ from keylane.wire.share import (
     read_share_fetch_request,
     write_share_fetch_response,
 )
+from keylane.wire.share_acks import group_of
 
 RECORDS_MAX: Final = 10_000
 """Records of one answer; no window of a partition is larger."""
@@ -54,9 +55,10 @@ def look_share_fetch(request: Request, context: Context) -> Handler | None:
     """Return whether to relay: the group has no rule."""
     if not context.ordered.has_rules:
         return None
-    wanted = read_share_fetch_request(request.frame, request.body_position, request.api_version)
-    if not context.ordered.has_group(wanted.group):
+    at = request.body_position
+    if not context.ordered.has_group(group_of(request.frame, at)):
         return None
+    wanted = read_share_fetch_request(request.frame, at, request.api_version)
     return partial(handle_share_fetch, wanted=wanted)
 
 
