@@ -13,7 +13,9 @@ from typing import Final, NamedTuple
 from keylane.config.share_rules import ShareRule
 from keylane.proxy.net.upstream import ServiceLink
 from keylane.proxy.share.broker_session import SharedPlace, lacking
+from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.partition import OrderedPartition, ShareKit
+from keylane.proxy.share.tallies import ShareTallies
 from keylane.share.dispatcher import Dispatcher
 from keylane.share.held import Held
 from keylane.share.sessions import Place, ShareSession, ShareSessions
@@ -45,12 +47,18 @@ class OrderedGroups:
     ) -> None:
         self._kit, self._rules, self._linger_s = kit, rules, linger_s
         self.sessions = ShareSessions(SESSIONS_MAX)
+        self.tallies = ShareTallies()
         self._partitions: dict[tuple[str, Place], OrderedPartition] = {}
         """By group, topic id and partition."""
         self._lingering: dict[tuple[str, Place], asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._is_able = False
         """Brokers have what it takes."""
+
+    @property
+    def held_bytes(self) -> HeldBytes:
+        """Return the memory of records that are held."""
+        return self._kit.held_bytes
 
     @property
     def has_rules(self) -> bool:

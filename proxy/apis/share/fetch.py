@@ -112,7 +112,9 @@ async def _serve(
             pieces = await context.in_thread(partial(pick_records, records))
         else:
             pieces = pick_records(records)
-        asked.answer(place, records=pieces, acquired=acquired_of(records))
+        acquired = acquired_of(records)
+        context.ordered.tallies.note(partition.place, acquired)
+        asked.answer(place, records=pieces, acquired=acquired)
     return ShareResponse(
         throttle_ms=plain.throttle_ms,
         error_code=plain.error_code,
