@@ -106,6 +106,7 @@ def make_control(
         stats,
         views=cluster.registry.views.values,
         groups=lane_groups,
+        share_groups=describer.shares.groups,
     )
     base.health.notes.append(base.upkeep.lines)
     return ControlServer(
