@@ -24,9 +24,10 @@ from keylane.proxy.cluster.cluster import Broker, Cluster
 from keylane.proxy.cluster.partition_source import UpstreamSource
 from keylane.proxy.commits.forgetting import Forgetting, KeptElsewhere
 from keylane.proxy.commits.group_offsets import GroupOffsets
-from keylane.proxy.control.describe import GroupDescriber
+from keylane.proxy.control.describe import GroupDescriber, LaneMeasures
 from keylane.proxy.control.health import Health
 from keylane.proxy.control.server import ControlServer
+from keylane.proxy.control.shares.describe import ShareDescriber
 from keylane.proxy.lanes.fetcher import FetchLimits, LaneFetcher
 from keylane.proxy.lanes.split_io import ScannedBlock, ScanSeams
 from keylane.proxy.net.listeners import Listeners
@@ -274,11 +275,10 @@ def build_describer(shared: Shared, tallies: LaneTallies) -> GroupDescriber:
     return GroupDescriber(
         shared.cluster,
         shared.groups,
-        shared.loads,
-        tallies,
+        LaneMeasures(shared.loads, tallies, shared.fetcher.misplaced.of),
         shared.generations,
         shared.consumer_groups,
-        shared.fetcher.misplaced.of,
+        ShareDescriber(shared.cluster, shared.ordered, shared.placement),
     )
 
 

@@ -43,6 +43,7 @@ from keylane.wire.share import (
     read_share_fetch_request,
     write_share_fetch_response,
 )
+from keylane.wire.share_acks import group_of
 
 AT_ONCE_BYTES_MAX: Final = 256 * 1024
 """Bytes that are put into batches in the loop's own thread; to wake another takes longer."""
@@ -54,9 +55,10 @@ def look_share_fetch(request: Request, context: Context) -> Handler | None:
     """Return whether to relay: the group has no rule."""
     if not context.ordered.has_rules:
         return None
-    wanted = read_share_fetch_request(request.frame, request.body_position, request.api_version)
-    if not context.ordered.has_group(wanted.group):
+    at = request.body_position
+    if not context.ordered.has_group(group_of(request.frame, at)):
         return None
+    wanted = read_share_fetch_request(request.frame, at, request.api_version)
     return partial(handle_share_fetch, wanted=wanted)
 
 
@@ -110,7 +112,9 @@ async def _serve(
         picks = plan_picks(kept)
         is_large = picks.largest_bytes > AT_ONCE_BYTES_MAX
         pieces = await context.in_thread(picks.write) if is_large else picks.write()
-        asked.answer(place, records=pieces, acquired=acquired_of(kept))
+        acquired = acquired_of(kept)
+        context.ordered.tallies.note(partition.place, acquired)
+        asked.answer(place, records=pieces, acquired=acquired)
     return ShareResponse(
         throttle_ms=plain.throttle_ms,
         error_code=plain.error_code,
