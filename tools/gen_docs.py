@@ -20,6 +20,7 @@ from keylane.cache.slice_cache import SliceCache
 from keylane.config.memory import MemoryConfig
 from keylane.config.node import GroupRule, LaneRule, ProxyConfig
 from keylane.config.security import SecurityConfig
+from keylane.config.share_rules import ShareRule
 from keylane.config.sources import ENVIRONMENT_PREFIX
 from keylane.journal.set_aside import SetAside
 from keylane.offsets.records.journal import StateKey
@@ -161,6 +162,7 @@ def configuration() -> str:
         SECURITY_HEAD + _keys(SecurityConfig),
         "## A rule of `lanes`\n\n" + _keys(LaneRule),
         "## A rule of `groups`\n\n" + _keys(GroupRule),
+        "## A rule of `share_groups`\n\n" + _keys(ShareRule),
     ]
     return "\n".join(parts)
 

@@ -112,13 +112,6 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     loads, tallies = LaneLoads(time.monotonic), LaneTallies()
     fetcher, feed = build_readers(base, own_topics, groups, loads, tallies)
     brokers = Listeners(calls.bind_broker, stats, on_bound=calls.rejoin)
-    kit = ShareKit(
-        cluster=cluster,
-        reader_kit=fetcher.kit,
-        held_bytes=HeldBytes(fetcher.cache),
-        letters=DeadLetters(own_topics),
-        clock=time.monotonic,
-    )
     shared: Shared = Shared(
         config=config,
         addresses=brokers.addresses,
@@ -129,7 +122,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         stats=stats,
         admission=entrance.admission,
         switches=SwitchBoard(config),
-        ordered=OrderedGroups(kit, config.share_groups),
+        ordered=build_ordered(base, own_topics, fetcher),
         clock=time.monotonic,
         placement=Placement(config.node),
     )
@@ -250,6 +243,20 @@ def build_readers(
     )
     cluster.on_leader.append(fetcher.note_leader)
     return fetcher, feed
+
+
+def build_ordered(
+    base: ControlBase, own_topics: OwnTopicClients, fetcher: LaneFetcher
+) -> OrderedGroups:
+    """Share groups in the order of keys; memory and threads are those of the readers."""
+    kit = ShareKit(
+        cluster=base.cluster,
+        reader_kit=fetcher.kit,
+        held_bytes=HeldBytes(fetcher.cache),
+        letters=DeadLetters(own_topics),
+        clock=time.monotonic,
+    )
+    return OrderedGroups(kit, base.config.share_groups)
 
 
 def in_turn(*functions: Callable[P, None]) -> Callable[P, None]:

@@ -5,6 +5,7 @@ the outcomes of each partition are taken all or not at all: one offset that the 
 refuses them with INVALID_RECORD_STATE. Outcomes of members are merged before the broker gets them,
 and the answer comes when it has confirmed them. RENEW moves the end of the member's own lock, which
 keylane keeps; the lock at the broker is renewed whatever the member does.
+Not done: nothing.
 
 Source: KIP-932, KIP-1222; docs/decisions/048.
 """

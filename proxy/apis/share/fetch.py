@@ -7,6 +7,7 @@ A member gets records of ordered topics after its own principal was seen to have
 topic. It gets one record of a key at a time, at most its share of what is ready, and never more
 than it asks for, in both acquire modes (KIP-1206). Batches have only the records that it gets.
 A partition that this broker does not lead is answered NOT_LEADER_OR_FOLLOWER, with the leader.
+Not done: a hand-over of locks between nodes; the records come again, one delivery later.
 
 Source: KIP-932, KIP-1206, KIP-1222; docs/decisions/048.
 """
@@ -84,7 +85,7 @@ def _refuse_renewal(wanted: ShareFetchRequest) -> ShareResponse | None:
         return None
     return ShareResponse(
         error_code=ErrorCode.invalid_request,
-        error_message="maxWaitMs, minBytes, maxBytes and maxRecords must be 0 if isRenewAck is true",
+        error_message="maxWaitMs, minBytes, maxBytes and maxRecords must be 0 with isRenewAck",
     )
 
 

@@ -40,7 +40,7 @@ TURN_MS: Final = 100
 
 
 class PlainPart:
-    """What the broker is asked of a request, and what it has answered."""
+    """The broker's part of a request, and its answer."""
 
     def __init__(
         self,
