@@ -129,6 +129,10 @@ class OrderedPartition:
         self.dispatcher.join(member)
         self._demand[member] = records_max
 
+    def forget(self, member: Any) -> None:
+        """Note that a member takes no more; it holds what it has."""
+        self._demand.pop(member, None)
+
     def leave(self, member: Any) -> None:
         """Release what a member holds."""
         self.dispatcher.leave(member, self._clock())
@@ -144,8 +148,8 @@ class OrderedPartition:
 
     @property
     def has_members(self) -> bool:
-        """Return whether any member takes part."""
-        return bool(self._demand)
+        """Return whether any member takes part, or holds records yet."""
+        return self.dispatcher.member_count > 0
 
     def summary(self) -> WindowSummary:
         """Return the window in numbers."""

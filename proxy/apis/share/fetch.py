@@ -138,7 +138,7 @@ def _update_places(wanted: ShareFetchRequest, asked: MemberRequest, context: Con
     for forgotten in wanted.forgotten:
         assert forgotten.topic_id is not None, "share requests name topics by id"
         for partition in forgotten.partitions:
-            ordered.leave(session, (forgotten.topic_id, partition))
+            ordered.forget(session, (forgotten.topic_id, partition))
 
 
 def _led_here(
