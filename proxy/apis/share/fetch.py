@@ -130,8 +130,8 @@ def _update_places(wanted: ShareFetchRequest, asked: MemberRequest, context: Con
         for topic in asked.ordered:
             for entry in topic.partitions:
                 place = topic.ref.topic_id.bytes, entry.partition
-                if topic.error_code:
-                    asked.answer(place, error_code=topic.error_code)
+                if code := topic.error_of(entry.partition):
+                    asked.answer(place, error_code=code)
                 elif place not in session.places:
                     shared = topic.place_of(session.key.group, entry.partition)
                     ordered.join(session, shared, topic.rule, records_max)
