@@ -115,21 +115,22 @@ class Dispatcher:
     def take(self, member: Any, records_max: int, now_s: float) -> list[Held]:
         """Hand out records to a member that takes part; ascending, `records_max` at most.
 
-        No member gets more than its share of what can be handed out and what is handed out.
+        No member gets more keys than its share of those that can be handed out and of what is
+        handed out.
         """
         self._wake_delayed(now_s)
         if not self.is_settled or not self.ready_count:
             return []
-        share = -(-(self.ready_count + self.out_count) // len(self._at_member))
-        room = min(records_max, max(1, share))
+        share = max(1, -(-(self.ready_count + self.out_count) // len(self._at_member)))
         taken: list[Held] = []
-        while room > len(taken) and self._ready:
+        while share > 0 and records_max > len(taken) and self._ready:
             record = self.records.get(heappop(self._ready))
             if record is None or not record.is_ready:
                 continue  # an entry of before
             record.is_ready = False
             self.ready_count -= 1
-            for follower in record.key.records[: min(self._several, room - len(taken))]:
+            share -= 1
+            for follower in record.key.records[: min(self._several, records_max - len(taken))]:
                 if follower.state != HELD or follower.not_before_s > now_s:
                     break
                 self._hand_out(follower, member, now_s)
