@@ -24,17 +24,16 @@ Report = Mapping[str, Any]
 Settings = Mapping[str, object]
 
 
-class JavaProgram:
-    """A process of `ShareMember`; its lines are read as they come."""
+class LineProgram:
+    """A process whose lines are read as they come, and that ends with its stdin."""
 
-    def __init__(self, args: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         """Start it. Its log goes to this process' stderr."""
-        class_path = compile_source(SOURCE, compiler_jars())
         self._lines: list[str] = []
         self._is_over = False
         self._changed = threading.Condition()
         self._process = subprocess.Popen(
-            [str(find_java()), *JVM_ARGS, *LOG_ARGS, "-cp", class_path, MAIN_CLASS, *args],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -115,6 +114,16 @@ class JavaProgram:
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
+
+
+class JavaProgram(LineProgram):
+    """A process of `ShareMember`."""
+
+    def __init__(self, args: Sequence[str]) -> None:
+        """Start it."""
+        class_path = compile_source(SOURCE, compiler_jars())
+        java = [str(find_java()), *JVM_ARGS, *LOG_ARGS, "-cp", class_path, MAIN_CLASS]
+        super().__init__([*java, *args])
 
 
 class Drivers(JavaProgram):
