@@ -24,6 +24,8 @@ from tests.integration.keylane_process import KeylaneProcess
 
 ADDRESS: Final = "127.0.0.1"
 KEYLANE_LOG: Final = "warning"
+ORDERED_PREFIX: Final = "ordered-"
+"""Of share groups that keylane keeps in the order of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,7 @@ def open_lineup(
             kafka.bootstrap,
             [],
             log_path=folder / "keylane.log",
+            args=["--share-order", f"{ORDERED_PREFIX}*=key"],
             environment={"KEYLANE_LOG": KEYLANE_LOG},
         ).start()
         stack.callback(keylane.stop)

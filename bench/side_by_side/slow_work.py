@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, Producer
 
 from bench.end_to_end.stage import create_topic
 from bench.peers.java_program import PARALLEL_CONSUMER, JavaMissing, start_java, stop_java
-from bench.side_by_side.lineup import Lineup, progress
+from bench.side_by_side.lineup import ORDERED_PREFIX, Lineup, progress
 from bench.side_by_side.outcome import Outcome, median, spread
 from bench.side_by_side.usage import Meter
 from keylane.embedded.jar_lock import LockedJar
@@ -43,6 +43,9 @@ REPETITIONS_MAX: Final = 3
 """A repetition takes half a minute."""
 
 KEYLANE: Final = "keylane"
+ORDERED: Final = "keylane, share group in key order"
+PARALLEL: Final = "parallel-consumer, KEY"
+PLAIN_SHARE: Final = "share group, record limit 10"
 DEFAULT_SHARE: Final = "share group, defaults"
 
 
@@ -106,7 +109,13 @@ def run(lineup: Lineup) -> Outcome:
     outcome = Outcome(
         "slow_work",
         f"{WORK_MS} ms of work per record, {KEYS:,} keys, 1 partition",
-        ("workers", "way", "share of ideal %", "records out of key order", "proxy CPU % of a core"),
+        (
+            "workers",
+            "way",
+            "share of ideal %",
+            "records out of key order",
+            "proxy CPU us per record",
+        ),
     )
     for workers in WORKERS:
         with open_ways(lineup, workers, outcome) as ways:
@@ -143,16 +152,25 @@ def open_ways(lineup: Lineup, workers: int, outcome: Outcome) -> Iterator[list[W
             )
 
         def java(
-            source: str, *extra: str, needs: Sequence[LockedJar] = ()
+            source: str,
+            *extra: str,
+            needs: Sequence[LockedJar] = (),
+            bootstrap: str = kafka,
+            prefix: str = "",
         ) -> Callable[[str, str], Crew]:
             return lambda topic, group: stack.enter_context(
-                java_crew(source, kafka, topic, group, str(workers), str(WORK_MS), *extra,
-                          needs=needs)
+                java_crew(source, bootstrap, topic, prefix + group, str(workers), str(WORK_MS),
+                          *extra, needs=needs)
             )  # fmt: skip
 
         add(KEYLANE, 1, members(through, f".lanes-{LANES}"))
-        add("parallel-consumer, KEY", 1, java("ParallelWork.java", needs=PARALLEL_CONSUMER))
-        add("share group, record limit 10", 1, java("ShareWork.java", "10"))
+        add(
+            ORDERED,
+            1,
+            java("ShareWork.java", "10", bootstrap=through, prefix=ORDERED_PREFIX),
+        )
+        add(PARALLEL, 1, java("ParallelWork.java", needs=PARALLEL_CONSUMER))
+        add(PLAIN_SHARE, 1, java("ShareWork.java", "10"))
         if workers == WORKERS[0]:  # with more it takes minutes: its workers wait for one another
             add(DEFAULT_SHARE, 1, java("ShareWork.java", "default"))
         add(f"plain group, {workers} partitions", workers, members(kafka, ""))
@@ -171,24 +189,23 @@ def measure(lineup: Lineup, workers: int, ways: Sequence[Way], outcome: Outcome)
     shares: dict[str, list[float]] = {way.name: [] for way in ways}
     wrongs: dict[str, int] = dict.fromkeys(shares, 0)
     totals: dict[str, int] = dict.fromkeys(shares, 0)
-    cpus: list[float] = []
+    cpus: dict[str, list[float]] = {KEYLANE: [], ORDERED: []}
     for burst in range(1, min(lineup.repetitions, REPETITIONS_MAX) + 1):
         for way in ways:
             if way.name == DEFAULT_SHARE and burst > 1:
                 continue  # it takes long, and one is enough to see it
             progress(f"slow_work K={workers} burst {burst}: {way.name}")
             with Meter(lineup.pids) as meter:
-                started_s = time.monotonic()
                 produce_burst(lineup.kafka.bootstrap, way.topic, way.partitions, burst, size)
                 way.crew.await_burst(burst, size, PATIENCE * ideal_s)
-                seconds = time.monotonic() - started_s
             with way.crew.changed:
                 spans = list(way.crew.bursts[burst].spans)
             shares[way.name].append(share_of_ideal(spans, workers))
             wrongs[way.name] += count_out_of_order(spans)
             totals[way.name] += len(spans)
-            if way.name == KEYLANE:
-                cpus.append(100 * meter.usage["keylane"].cpu_s / seconds)
+            if way.name in cpus:
+                cpu_s = meter.usage["keylane"].cpu_s
+                cpus[way.name].append(1e6 * cpu_s / max(1, len(spans)))
             way.crew.await_burst(burst, size, READY_TIMEOUT_S)
     report(outcome, workers, shares, wrongs, totals, cpus)
 
@@ -199,22 +216,39 @@ def report(
     shares: dict[str, list[float]],
     wrongs: dict[str, int],
     totals: dict[str, int],
-    cpus: list[float],
+    cpus: dict[str, list[float]],
 ) -> None:
     """Rows and targets of one K."""
     for name, values in shares.items():
         outcome.keep(f"K={workers}, {name}", share_percent=values, out_of_order=[wrongs[name]])
         wrong = f"{wrongs[name]} of {totals[name]}"
-        cpu = spread(cpus, 1) if name == KEYLANE else "-"
+        cpu = spread(cpus[name], 1) if cpus.get(name) else "-"
         outcome.rows.append((f"K={workers}", name, spread(values, 1), wrong, cpu))
     ours = median(shares[KEYLANE])
     bound = 97.0 if workers == WORKERS[0] else 95.0
     outcome.target(f"K={workers}: share of ideal %", ours, at_least=bound)
     outcome.target(f"K={workers}: records out of key order", wrongs[KEYLANE], at_most=0)
     for name, values in shares.items():
-        if name != KEYLANE:
+        if name not in (KEYLANE, ORDERED):
             ratio = ours / max(1.0, median(values))
             outcome.target(f"K={workers}: to {name}", ratio, at_least=0.995)
+    if ORDERED in shares:
+        report_ordered(outcome, workers, shares, wrongs[ORDERED], cpus[ORDERED])
+
+
+def report_ordered(
+    outcome: Outcome, workers: int, shares: dict[str, list[float]], wrong: int, cpus: list[float]
+) -> None:
+    """Targets of the ordered share group."""
+    ours, at = median(shares[ORDERED]), f"K={workers}, ordered share group"
+    bound = 97.0 if workers == WORKERS[0] else 95.0
+    outcome.target(f"{at}: share of ideal %", ours, at_least=bound)
+    outcome.target(f"{at}: records out of key order", wrong, at_most=0)
+    outcome.target(f"{at}: proxy CPU us per record", median(cpus), at_most=25.0)
+    for name, least in ((PARALLEL, 0.98), (PLAIN_SHARE, 1.0)):
+        if name in shares:
+            ratio = ours / max(1.0, median(shares[name]))
+            outcome.target(f"{at}: to {name}", ratio, at_least=least)
 
 
 def share_of_ideal(spans: Sequence[tuple[int, int, int, int]], workers: int) -> float:

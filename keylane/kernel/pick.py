@@ -18,7 +18,7 @@ from keylane.kernel import status as s
 from keylane.kernel.block import Int64Array
 from keylane.kernel.library import address_of, hold_batches, pick_records, python_arithmetic
 from keylane.kernel.source import SourceBatches, read_source
-from keylane.wire.batch import BATCH_HEADER_BYTES, CONTROL_BIT
+from keylane.wire.batch import BATCH_HEADER_BYTES, CONTROL_BIT, EPOCH_POSITION
 
 BLOCK_OVERHEAD_BYTES: Final = 1024
 """Objects of a block beside its arrays, measured with tracemalloc: 0.9 KB."""
@@ -112,6 +112,11 @@ class RecordBlock:
         """Bytes of memory that the block keeps."""
         arrays = self.data.nbytes + self.batches.nbytes + self.records.nbytes + self.spans.nbytes
         return arrays + BLOCK_OVERHEAD_BYTES
+
+    def epoch_of(self, row: int) -> int:
+        """Return the leader epoch of a record's batch: a log that was cut has a later one there."""
+        at = int(self.batches[s.HELD_POSITION, self.batch_of[row]]) + EPOCH_POSITION
+        return int.from_bytes(self.data[at : at + 4].tobytes(), "big", signed=True)
 
     def pick(self, rows: Rows) -> bytes:
         """Return the chosen records as uncompressed batches, one per source batch of theirs.

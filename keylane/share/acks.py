@@ -5,11 +5,12 @@ Source: KIP-932, ShareAcknowledge; `KafkaApis.validateAcknowledgementBatches` of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from keylane.share.held import Held
 from keylane.wire.share import GAP, RENEW, AckBatch
 
 OFFSETS_MAX: Final = 1 << 20
@@ -31,6 +32,38 @@ def check_batches(batches: Sequence[AckBatch]) -> int:
             return ErrorCode.invalid_request
         previous = last
     return 0
+
+
+def sort_acks(
+    batches: Sequence[AckBatch],
+    held: Mapping[int, Held],
+    bounds_of: Callable[[], tuple[int, int]],
+) -> tuple[list[tuple[Held, int]], list[Held], int]:
+    """Return decided records with their types, renewed ones, and the error code of all.
+
+    held: the member's records by offset. bounds_of: gives the bounds of the window, in which each
+    offset has to be the member's; those below are finished.
+    """
+    bounds: tuple[int, int] | None = None
+    decided: list[tuple[Held, int]] = []
+    renewed: list[Held] = []
+    for first, last, types in batches:
+        is_each, kind = len(types) > 1, types[0]
+        for offset in range(first, last + 1):
+            record = held.get(offset)
+            if record is None:
+                bounds = bounds_of() if bounds is None else bounds
+                if offset > bounds[1]:
+                    return [], [], ErrorCode.invalid_request
+                if offset >= bounds[0]:
+                    return [], [], ErrorCode.invalid_record_state
+                continue
+            kind = types[offset - first] if is_each else kind
+            if kind == RENEW:
+                renewed.append(record)
+            else:
+                decided.append((record, kind))
+    return decided, renewed, 0
 
 
 def has_renewals(batches: Iterable[AckBatch]) -> bool:

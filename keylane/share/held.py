@@ -6,8 +6,10 @@ Source: docs/decisions/048.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
+
+from keylane.wire.share import AckBatch
 
 NO_KEY: Final = -1
 """Point of a record without a key: it is a key for itself."""
@@ -20,6 +22,11 @@ DONE: Final = 2
 """The member, or its deadline, has decided; the broker has not confirmed it."""
 GONE: Final = 3
 """At no member and not locked: it comes again, or is finished."""
+STRIKES_MAX: Final = 2
+"""Fetches that bring later records, or none, before a released record counts as archived."""
+ARCHIVED_AFTER_S: Final = 2.0
+"""Such a fetch is sent this time after the release, or later: a broker does not give a record while
+the end of its lock is being written."""
 STATE_NAMES: Final = ("held", "out", "done", "gone")
 
 
@@ -52,6 +59,8 @@ class Held:
         "deadline_s",
         "gone_s",
         "is_copied",
+        "is_copying",
+        "is_finished",
         "is_locked",
         "is_ready",
         "is_sent",
@@ -78,18 +87,38 @@ class Held:
         self.locked_s = self.since_s = now_s
         self.is_ready = False
         self.member: Any = None
-        self.deadline_s = 0.0
         self.not_before_s = 0.0
         """Time before which it is not handed out again."""
-        self.outcome = 0
         self.is_sent = False
-        self.is_copied = False
-        """A dead letter was written for it."""
+        self.is_finished = False
+        """The broker has finished it, and its member or its dead letter has not."""
+        self.is_copying = self.is_copied = False
+        """A dead letter is being written for it; was written for it."""
         self.ticket: Ticket | None = None
-        self.gone_s = 0.0
-        """Time when its lock ended."""
-        self.strikes = 0
-        """Fetches since then that should have brought it."""
+
+    # Set with the state that they belong to; a hundred thousand are made in a second.
+    deadline_s: float
+    """OUT: the end of the member's time."""
+    outcome: int
+    """DONE: the type of acknowledgement."""
+    gone_s: float
+    """GONE: time when its lock ended, or its release was confirmed."""
+    strikes: int
+    """GONE: fetches since then that should have brought it."""
+
+    def is_another(self, point: int, block: Any, row: int) -> bool:
+        """Return whether the log was cut, and has another record at this offset now."""
+        if self.key.point != point:
+            return True
+        if self.block is None or block is None or self.state not in (OUT, DONE):
+            return False
+        return bool(self.block.epoch_of(self.row) != block.epoch_of(row))
+
+    def strike(self, sent_s: float, highest: int | None) -> bool:
+        """Count a fetch that should have brought it; return whether it is archived."""
+        is_late = sent_s >= self.gone_s + ARCHIVED_AFTER_S
+        self.strikes += is_late and (highest is None or highest > self.offset)
+        return self.strikes >= STRIKES_MAX
 
     def __repr__(self) -> str:
         lock = "" if self.is_locked else ", not locked"
@@ -125,3 +154,35 @@ class KeyQueue:
 
     def _find(self, offset: int) -> int:
         return bisect_left(self.records, offset, key=lambda each: each.offset)
+
+
+class KeyQueues:
+    """The queues that have records."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, KeyQueue] = {}
+
+    def of(self, point: int) -> KeyQueue:
+        """Return the queue of a key, which is to be given a record."""
+        if point == NO_KEY:
+            return KeyQueue(point)
+        queue = self._queues.get(point)
+        if queue is None:
+            queue = self._queues[point] = KeyQueue(point)
+        return queue
+
+    def forget(self, queue: KeyQueue) -> None:
+        """Forget a queue that has no records."""
+        if queue.point != NO_KEY:
+            del self._queues[queue.point]
+
+
+def records_in(records: Mapping[int, Held], batches: Iterable[AckBatch]) -> list[Held]:
+    """Return the records of which batches name the offsets."""
+    found = []
+    for first, last, _ in batches:
+        for offset in range(first, last + 1):
+            record = records.get(offset)
+            if record is not None:
+                found.append(record)
+    return found

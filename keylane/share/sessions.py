@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -46,6 +46,8 @@ class ShareSession:
     """Partitions in the order in which they came."""
     forgotten: set[Place] = field(default_factory=set)
     """Partitions that were removed while the member held records of them."""
+    topics: dict[bytes, Any] = field(default_factory=dict)
+    """By id: topics that keylane orders, as the caller knows them."""
     upstream_epoch: int = INITIAL_EPOCH
     """Epoch of the next request to the broker, for partitions that keylane does not order."""
 
@@ -58,7 +60,7 @@ class ShareSession:
         return [place for place in places if self.places.pop(place, self) is None]
 
     def turn(self) -> list[Place]:
-        """Return the partitions, another one first each time, so that none comes last for ever."""
+        """Return the partitions, another one first each time, so that none is always last."""
         found = list(self.places)
         if len(found) > 1:
             first = found[0]

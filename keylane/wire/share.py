@@ -71,6 +71,7 @@ class SharePartition(NamedTuple):
 
 
 ShareTopic = KeyedTopic[SharePartition]
+"""By `KeyedTopic(None, topic_id, ...)`: a call of the alias takes as long again."""
 ForgottenShareTopic = KeyedTopic[int]
 
 
@@ -149,10 +150,10 @@ def read_share_fetch_request(frame: Buffer, position: int, version: int) -> Shar
     """Read the request body at `position`; it must end where the frame ends.
 
     Raises:
-        FrameInvalid: a length or count that passes the end, bytes left over, a null id.
+        FrameInvalid: a length or count that passes the end, bytes left over.
     """
     reader = Reader(frame, position, flexible=True)
-    group, member_id, epoch = reader.string(), reader.string(), reader.int32()
+    group, member_id, epoch = _read_names(reader)
     mode, is_renewal = BATCH_OPTIMIZED, 0
     if version >= RENEW_FROM:
         at = reader.advance(FETCH_HEAD_V2.size - 4)
@@ -177,6 +178,11 @@ def read_share_fetch_request(frame: Buffer, position: int, version: int) -> Shar
         topics=topics,
         forgotten=forgotten,
     )
+
+
+def _read_names(reader: Reader) -> tuple[str, str, int]:
+    """Read group, member id and epoch; a null id, which brokers refuse, is an empty one."""
+    return reader.nullable_string() or "", reader.nullable_string() or "", reader.int32()
 
 
 def write_share_fetch_request(request: ShareFetchRequest, version: int) -> bytes:
@@ -207,7 +213,7 @@ def read_share_acknowledge_request(
 ) -> ShareAcknowledgeRequest:
     """Read the request body at `position`. Raises: FrameInvalid, as for a share fetch."""
     reader = Reader(frame, position, flexible=True)
-    group, member_id, epoch = reader.string(), reader.string(), reader.int32()
+    group, member_id, epoch = _read_names(reader)
     is_renewal = version >= RENEW_FROM and bool(reader.int8())
     topics = read_topics(reader, TOPIC_ID_FROM, _read_partitions)
     reader.tags()

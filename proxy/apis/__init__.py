@@ -90,6 +90,7 @@ from keylane.proxy.apis.records.producers import (
 )
 from keylane.proxy.apis.share.acknowledge import look_share_acknowledge
 from keylane.proxy.apis.share.fetch import look_share_fetch
+from keylane.proxy.apis.share.node_members import handle_share_session
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import note_joining, note_syncing
 from keylane.proxy.apis.shared.own_names import (
@@ -202,6 +203,12 @@ async def handle_api_versions(request: Request, context: Context) -> Buffers:
     return clamp(request, answer, served)
 
 
+def _ordered_or(look: Look) -> Look:
+    """Return a look for share sessions: ordered groups are served, others pass."""
+    passes = among_nodes(handle_share_session)
+    return lambda request, context: look(request, context) or passes(request, context)
+
+
 def _route(
     key: ApiKey,
     low: int,
@@ -280,8 +287,14 @@ _TABLE: Final = (
         1,
         look=at_coordinator(lambda *_: refusing(handle_consumer_group_heartbeat)),
     ),
-    _route(ApiKey.SHARE_FETCH, 1, 2, look=look_share_fetch, patch=with_own_endpoints),
-    _route(ApiKey.SHARE_ACKNOWLEDGE, 1, 2, look=look_share_acknowledge, patch=with_own_endpoints),
+    _route(ApiKey.SHARE_FETCH, 1, 2, look=_ordered_or(look_share_fetch), patch=with_own_endpoints),
+    _route(
+        ApiKey.SHARE_ACKNOWLEDGE,
+        1,
+        2,
+        look=_ordered_or(look_share_acknowledge),
+        patch=with_own_endpoints,
+    ),
     _route(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, refusing(handle_streams_group_heartbeat)),
     _route(ApiKey.DESCRIBE_GROUPS, 0, 6, patch=without_hidden_names),
     # Calls that name topics, partitions or brokers, and read or change what they are.

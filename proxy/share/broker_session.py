@@ -34,6 +34,7 @@ from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.net.upstream import ServiceLink
 from keylane.share.sessions import next_epoch
 from keylane.wire.header import ApiKey
+from keylane.wire.parts import KeyedTopic
 from keylane.wire.share import (
     BATCH_OPTIMIZED,
     FINAL_EPOCH,
@@ -213,7 +214,7 @@ class BrokerSession:
 
     def _topics(self, acks: Sequence[AckBatch] = ()) -> tuple[ShareTopic, ...]:
         entry = SharePartition(self.place.partition, tuple(acks))
-        return (ShareTopic(None, self.place.topic_id.bytes, (entry,)),)
+        return (KeyedTopic(None, self.place.topic_id.bytes, (entry,)),)
 
     async def _ask_fetch(self, request: ShareFetchRequest) -> ShareResponse:
         body = await self._link.request_raw(

@@ -32,10 +32,11 @@ class Copies:
         topic: str | None,
         dispatcher: Dispatcher,
         letters: DeadLetters,
+        clock: Callable[[], float],
         on_written: Callable[[], None],
     ) -> None:
         self._place, self._topic, self._dispatcher = place, topic, dispatcher
-        self._letters, self._on_written = letters, on_written
+        self._letters, self._clock, self._on_written = letters, clock, on_written
         self.written = 0
         self._pending: list[tuple[Held, Letter]] = []
         self._task: asyncio.Task[None] | None = None
@@ -73,7 +74,7 @@ class Copies:
             del self._pending[: len(pending)]
             self.written += len(pending)
             for record, _ in pending:
-                self._dispatcher.copied(record)
+                self._dispatcher.copied(record, self._clock())
             self._on_written()
 
     async def _write(self, letters: Sequence[Letter]) -> None:

@@ -10,9 +10,12 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
+from keylane.bounded import BoundedDict
 from keylane.config.share_rules import ShareRule
+from keylane.errors import UpstreamLost
 from keylane.proxy.net.upstream import ServiceLink
 from keylane.proxy.share.broker_session import SharedPlace, lacking
+from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
 from keylane.proxy.share.partition import OrderedPartition, ShareKit
 from keylane.share.held import Held
 from keylane.share.sessions import Place, ShareSession, ShareSessions
@@ -21,6 +24,7 @@ from keylane.tasks import spawn
 log = logging.getLogger("keylane.share")
 
 SESSIONS_MAX: Final = 10_000
+NAMES_MAX: Final = 10_000
 LINGER_S: Final = 60.0
 """Time for which a partition's records stay locked after its last member has gone.
 
@@ -50,6 +54,7 @@ class OrderedGroups:
         """By group, topic id and partition."""
         self._lingering: dict[tuple[str, Place], asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._known_groups: BoundedDict[str, bool] = BoundedDict(NAMES_MAX)
         self._is_able = False
         """Brokers have what it takes."""
 
@@ -60,22 +65,32 @@ class OrderedGroups:
 
     def has_group(self, group: str) -> bool:
         """Return whether topics of a group may be ordered."""
-        return any(rule.matches_group(group) for rule in self._rules)
+        known = self._known_groups.get(group)
+        if known is None:
+            known = any(rule.matches_group(group) for rule in self._rules)
+            self._known_groups[group] = known
+        return known
 
     def rule_of(self, group: str, topic: str) -> ShareRule | None:
         """Return the rule of a group's topic; None: the broker serves it."""
         return next((rule for rule in self._rules if rule.matches(group, topic)), None)
 
-    async def lacking(self) -> str | None:
-        """Return the reason why brokers cannot serve ordered groups; None: they can.
+    async def lacking(self, group: str) -> str | None:
+        """Return the reason why brokers cannot serve an ordered group; None: they can.
 
         Raises: UpstreamLost.
         """
         if not self._is_able:
             reason = await self._kit.cluster.links.ask_any(_lacking_at)
             self._is_able = reason is None
-            return str(reason) if reason else None
-        return None
+            if reason:
+                return str(reason)
+        try:
+            config = await ask_group_config(self._kit.cluster, group)
+        except UpstreamLost as error:  # keylane may not ask; a renewal will show it
+            log.debug("configuration of a group is not known reason=%s", error)
+            return None
+        return None if config.has_renewals else NO_RENEWALS.format(group=group)
 
     def partitions(self) -> Iterable[OrderedPartition]:
         """Return all partitions that are open."""
@@ -203,9 +218,11 @@ class Collector:
         for partition in self._partitions:
             if room <= 0 or (taken and room_bytes <= 0):
                 break
+            if not partition.has_member(self._session):
+                continue  # its session was replaced while it waited
             records = partition.dispatcher.take(self._session, room, now_s)
             fitting, size_bytes = _fitting(records, room_bytes, is_first=not taken)
-            partition.dispatcher.put_back(records[fitting:], now_s)
+            partition.dispatcher.put_back(self._session, records[fitting:], now_s)
             if fitting:
                 taken.append(Taken(partition, records[:fitting]))
                 room, room_bytes = room - fitting, room_bytes - size_bytes
@@ -225,27 +242,32 @@ class Collector:
         for partition in self._partitions:
             partition.wait(self)
         try:
-            async with asyncio.timeout(wait_s):
-                return await self._found
-        except TimeoutError:
-            return []
+            # A future under `asyncio.timeout` may have its result, and time out all the same.
+            await asyncio.wait({self._found}, timeout=wait_s)
         except asyncio.CancelledError:
-            if self._found.done() and not self._found.cancelled():
+            if self._found.done():
                 self.give_back(self._found.result())
             raise
         finally:
             for partition in self._partitions:
                 partition.stop_waiting(self)
+        if self._found.done():
+            return self._found.result()
+        self._found.cancel()
+        return []
 
     def give_back(self, taken: Sequence[Taken]) -> None:
         """Put back records that were not sent."""
         for partition, records in taken:
-            partition.dispatcher.put_back(records, self._clock())
+            partition.dispatcher.put_back(self._session, records, self._clock())
             partition.wake()
 
 
 def _fitting(records: Sequence[Held], room_bytes: int, *, is_first: bool) -> tuple[int, int]:
     """Return how many of the records fit, one at least if they are the first; and their bytes."""
+    largest = sum(record.block.largest_bytes for record in records)
+    if largest <= room_bytes:
+        return len(records), largest
     used = 0
     for number, record in enumerate(records):
         size_bytes = int(record.block.records.sizes[record.row])

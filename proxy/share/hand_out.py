@@ -7,25 +7,41 @@ offsets side by side. One that is not in order would be acknowledged as a gap, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from keylane.kernel.pick import RecordBlock
 from keylane.share.held import Held
 from keylane.wire.share import Acquired
 
 
-def pick_records(records: Sequence[Held]) -> list[bytes]:
-    """Return batches with these records, in their order. records: ascending by offset.
+class Picks(NamedTuple):
+    """Records of an answer by their blocks, in their order."""
 
-    A batch that was read twice may stand in two blocks, whose records alternate. Then a batch
-    begins below the end of the one before, and the records in them ascend all the same.
-    """
-    pieces: list[bytes] = []
-    start = 0
-    for index in range(1, len(records) + 1):
-        if index == len(records) or records[index].block is not records[start].block:
-            rows = [record.row for record in records[start:index]]
-            pieces.append(records[start].block.records.pick(rows))
-            start = index
-    return pieces
+    parts: list[tuple[RecordBlock, list[int]]]
+    """Blocks, and rows of them."""
+    largest_bytes: int
+    """Bytes of the records at most."""
+
+    def write(self) -> list[bytes]:
+        """Return batches with these records.
+
+        A batch that was read twice may stand in two blocks, whose records alternate. Then a batch
+        begins below the end of the one before, and the records in them ascend all the same.
+        """
+        return [block.pick(rows) for block, rows in self.parts]
+
+
+def plan_picks(records: Sequence[Held]) -> Picks:
+    """Return where the bytes of records are, which these keep; ascending by offset."""
+    parts: list[tuple[RecordBlock, list[int]]] = []
+    block, largest_bytes = None, 0
+    for record in records:
+        if record.block is not block:
+            block = record.block
+            parts.append((block.records, []))
+        parts[-1][1].append(record.row)
+        largest_bytes += block.largest_bytes
+    return Picks(parts, largest_bytes)
 
 
 def acquired_of(records: Sequence[Held]) -> tuple[Acquired, ...]:

@@ -12,9 +12,8 @@ import weakref
 from collections import Counter
 from typing import Final
 
-from keylane.kernel.pick import RecordBlock
-
 from keylane.cache.slice_cache import SliceCache
+from keylane.kernel.pick import RecordBlock
 
 ALL_PART: Final = 2
 """Part of the cache's bound that all share groups may have together."""
@@ -25,10 +24,12 @@ GROUP_PART: Final = 4
 class HeldBlock:
     """A block of records; its bytes are given back when its last record is finished."""
 
-    __slots__ = ("__weakref__", "records")
+    __slots__ = ("__weakref__", "epoch_of", "largest_bytes", "records")
 
     def __init__(self, records: RecordBlock) -> None:
         self.records = records
+        self.largest_bytes = int(records.sizes.max(initial=0))
+        self.epoch_of = records.epoch_of
 
 
 class HeldBytes:

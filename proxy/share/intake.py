@@ -16,7 +16,7 @@ from keylane.errors import ShareRefused, UpstreamLost
 from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.lanes.split_io import ReaderKit
 from keylane.proxy.share.broker_session import BrokerSession, SharedPlace
-from keylane.proxy.share.confirmations import MOVED, Confirmations
+from keylane.proxy.share.confirmations import LOCK_LOST, MOVED, Confirmations
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.indexing import Indexed, index_all
 from keylane.share.dispatcher import Dispatcher
@@ -59,6 +59,8 @@ class Intake:
         """Time from which the broker is asked for records."""
         self.is_at_end = False
         """The last fetch brought nothing."""
+        self.acks_go_apart = False
+        """Outcomes of the last fetch were refused: the next ones are sent without a fetch."""
         self.holes_elsewhere = 0
         """Offsets that were passed over, and that keylane does not hold."""
 
@@ -81,8 +83,13 @@ class Intake:
                 room=room,
                 acks=acks,
             )
-            if acks:
-                code, message = answer.ack_error_code, answer.ack_error_message
+            code, message = answer.ack_error_code, answer.ack_error_message
+            if code in LOCK_LOST:
+                # Not in parts now: this fetch may have locked such a record anew, and a part would
+                # end it at the broker before it is taken in.
+                dispatcher.unsend(acks)
+                self.acks_go_apart = True
+            elif acks:
                 await self._confirmations.judge(session, acks, code, message)
             if self._has_nothing_yet(answer):
                 return []

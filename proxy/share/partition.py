@@ -20,17 +20,18 @@ from keylane.config.share_rules import ShareRule
 from keylane.errors import KeylaneError, ShareRefused
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.lanes.split_io import ReaderKit
+from keylane.proxy.share.alarm import Alarm
 from keylane.proxy.share.broker_session import BrokerSession, SharedPlace
 from keylane.proxy.share.confirmations import Confirmations
 from keylane.proxy.share.copies import Copies
 from keylane.proxy.share.dead_letters import DeadLetters
-from keylane.proxy.share.group_config import ask_delivery_limit
+from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.intake import BatchUnreadable, Hole, Intake
 from keylane.proxy.share.settling import UNKNOWN, ask_progress, holds_all
-from keylane.proxy.share.watcher import LogWatcher
+from keylane.proxy.share.watcher import LogWatcher, has_records
 from keylane.share.dispatcher import Dispatcher
-from keylane.share.held import Ticket
+from keylane.share.held import Held, Ticket
 from keylane.share.summary import WindowSummary, summarise
 from keylane.tasks import spawn
 from keylane.wire.share import AckBatch
@@ -41,6 +42,7 @@ DEMAND_TIMES: Final = 2
 """Records that are made ready, in terms of what members ask for at a time."""
 SETTLE_S_MAX: Final = 3.0
 SETTLE_POLL_S: Final = 0.05
+STRANGERS_S: Final = 60.0
 FRESH_S: Final = 0.3
 """Time after which a group without a written state counts as new."""
 LIMIT_S: Final = 10.0
@@ -56,23 +58,32 @@ CONFIRM_S: Final = 25.0
 class Outcome:
     """The broker's word on what a member has acknowledged."""
 
-    __slots__ = ("_future",)
+    __slots__ = ("_code", "_future")
 
     def __init__(self) -> None:
-        self._future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._code: int | None = None
+        self._future: asyncio.Future[None] | None = None
 
     def over(self, ticket: Ticket) -> None:
         """Note that the broker has confirmed, or refused, all records."""
-        if not self._future.done():  # a member that has gone waits no more
-            self._future.set_result(ticket.error_code)
+        self._code = ticket.error_code
+        self._end()
 
     async def wait(self) -> int:
         """Return the error code; UNKNOWN_SERVER_ERROR after `CONFIRM_S`."""
-        try:
-            async with asyncio.timeout(CONFIRM_S):
-                return await self._future
-        except TimeoutError:
-            return ErrorCode.unknown_server_error
+        if self._code is None:
+            loop = asyncio.get_running_loop()
+            self._future = loop.create_future()
+            timer = loop.call_later(CONFIRM_S, self._end)
+            try:
+                await self._future
+            finally:
+                timer.cancel()
+        return ErrorCode.unknown_server_error if self._code is None else self._code
+
+    def _end(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
 
 
 class Waiter(Protocol):
@@ -111,15 +122,17 @@ class OrderedPartition:
         """Broker id and epoch while a session is open."""
         self._demand: dict[Any, int] = {}
         self._waiting: dict[Waiter, None] = {}
-        self._work = asyncio.Event()
+        self._work = Alarm()
         self._tick_s = self._limit_s = 0.0
+        self._strangers_s = 0.0
+        """Time until which members beside keylane are known to hold records."""
         self._delivery_limit: int | None = None
         self._is_closing = False
         self._confirmations = Confirmations(dispatcher, clock)
         self._intake = Intake(
             place, dispatcher, self._confirmations, kit.reader_kit, kit.held_bytes, clock
         )
-        self._copies = Copies(place, rule.dead_letter, dispatcher, kit.letters, self.wake)
+        self._copies = Copies(place, rule.dead_letter, dispatcher, kit.letters, clock, self.wake)
         self._watcher = LogWatcher(kit.cluster, kit.reader_kit, place, self._news_came)
         self._task = spawn(self._run(), f"share {place}")
 
@@ -139,12 +152,20 @@ class OrderedPartition:
         self._demand.pop(member, None)
         self.wake()
 
+    def keep(self, member: Any, records: Sequence[Held]) -> list[Held]:
+        """Return the records that a member still has, as they are sent to it."""
+        return self.dispatcher.keep(member, records, self._clock())
+
     def acknowledge(self, member: Any, batches: Sequence[AckBatch]) -> Outcome | int:
         """Take a member's outcomes; return their error code, or what to wait for."""
         outcome = Outcome()
         code = self.dispatcher.acknowledge(member, batches, self._clock(), outcome.over)
         self.wake()
         return outcome if code is None else code
+
+    def has_member(self, member: Any) -> bool:
+        """Return whether a member takes part."""
+        return member in self._demand
 
     @property
     def has_members(self) -> bool:
@@ -166,12 +187,12 @@ class OrderedPartition:
 
     def wake(self) -> None:
         """Have the task look at what has changed."""
-        self._work.set()
+        self._work.ring()
 
     async def close(self) -> None:
         """End the session at the broker."""
         self._is_closing = True
-        self._work.set()
+        self._work.ring()
         self._watcher.close()
         await asyncio.wait({self._task})
         self._copies.close()
@@ -202,6 +223,9 @@ class OrderedPartition:
                 level = logging.WARNING if tries == 1 else logging.DEBUG
                 log.log(level, "share session is opened again %s reason=%s", self.place, error)
                 tries += 1
+            except Exception:  # a mistake of keylane must not leave members waiting without end
+                log.exception("share session failed, it is opened again %s", self.place)
+                tries += 1
             finally:
                 self.leader = None
                 if session is not None:
@@ -224,9 +248,10 @@ class OrderedPartition:
                 continue
             if dispatcher.has_acks and now_s >= confirmations.acks_s:
                 acks = dispatcher.next_acks()
-                if wanted:
+                if wanted and not intake.acks_go_apart:
                     await self._fetch(session, wanted, acks)
                 else:
+                    intake.acks_go_apart = False
                     await confirmations.send(session, acks)
             elif wanted and now_s >= intake.fetch_s:
                 await self._fetch(session, wanted)
@@ -242,12 +267,7 @@ class OrderedPartition:
             due_s = min(due_s, self._confirmations.acks_s)
         if (wake_s := self.dispatcher.next_wake_s) is not None:
             due_s = min(due_s, wake_s)
-        try:
-            async with asyncio.timeout(max(0.0, due_s - self._clock())):
-                await self._work.wait()
-        except TimeoutError:
-            return
-        self._work.clear()
+        await self._work.wait(due_s - self._clock())
 
     def _offer(self) -> None:
         """Give records to requests that wait."""
@@ -270,7 +290,7 @@ class OrderedPartition:
 
     def _news_came(self) -> None:
         self._intake.fetch_s = 0.0
-        self._work.set()
+        self._work.ring()
 
     async def _fetch(
         self, session: BrokerSession, wanted: int, acks: Sequence[AckBatch] = ()
@@ -284,26 +304,34 @@ class OrderedPartition:
     async def _look_into(self, session: BrokerSession, holes: Sequence[Hole]) -> None:
         """Release offsets that were passed over, if keylane has them: of an answer that was lost.
 
-        Else compaction has removed them, or members beside keylane hold them.
+        Else compaction has removed them, or their release is being written, or members beside
+        keylane hold them: then it has to be proved anew that nothing is missing.
         """
+        is_sure = True
         for first, last in holes:
             if await self._confirmations.release(session, first, last):
                 log.info("records come again %s offsets=%d-%d", self.place, first, last)
-                await self._settle(session)
-            else:
+                is_sure = False
+            elif await has_records(
+                self._kit.cluster, self._kit.reader_kit, self.place, first, last
+            ):
                 self._intake.holes_elsewhere += last - first + 1
-        self.dispatcher.is_settled = True
+                is_sure = self._clock() < self._strangers_s
+        if is_sure:
+            self.dispatcher.is_settled = True
+        else:
+            await self._settle(session)
 
     async def _learn_limit(self) -> None:
-        """Ask for the group's limit of deliveries, from time to time.
+        """Ask for the group's configuration, from time to time.
 
-        Raises: ShareRefused: without it, records would end without a dead letter.
+        Raises: ShareRefused: there are no renewals, or records would end without a dead letter.
         """
         if self._clock() < self._limit_s:
             return
         self._limit_s = self._clock() + LIMIT_S
         try:
-            limit = await ask_delivery_limit(self._kit.cluster, self.place.group)
+            config = await ask_group_config(self._kit.cluster, self.place.group)
         except KeylaneError as error:
             if self.rule.dead_letter is not None and self._delivery_limit is None:
                 raise ShareRefused(
@@ -311,8 +339,10 @@ class OrderedPartition:
                 ) from None
             log.debug("limit of deliveries is not known %s reason=%s", self.place, error)
             return
-        self._delivery_limit = limit
-        self.dispatcher.last_delivery = max(1, limit - 1)
+        if not config.has_renewals:
+            raise ShareRefused(NO_RENEWALS.format(group=self.place.group))
+        self._delivery_limit = config.delivery_limit
+        self.dispatcher.last_delivery = max(1, config.delivery_limit - 1)
 
     # Settling.
     async def _settle(self, session: BrokerSession) -> None:
@@ -326,6 +356,8 @@ class OrderedPartition:
             if await self._holds_all(session, self._clock() - began_s):
                 break
             if self._clock() - began_s > SETTLE_S_MAX:
+                # Such members may go on: their holes are not waited for each time.
+                self._strangers_s = self._clock() + STRANGERS_S
                 log.warning(
                     "records of a share group are not at keylane: members beside it hold them, or "
                     "a transaction is open %s end_offset=%d", self.place, dispatcher.end_offset,

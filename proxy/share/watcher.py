@@ -19,6 +19,7 @@ from keylane.proxy.cluster.partition_source import UpstreamSource
 from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.lanes.split_io import ReaderKit
 from keylane.proxy.share.broker_session import SharedPlace
+from keylane.proxy.share.indexing import index_all
 from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.share")
@@ -86,3 +87,38 @@ class LogWatcher:
         if self._task is not None:
             self._task.cancel()
         self._drop_source()
+
+
+async def has_records(
+    cluster: Cluster, kit: ReaderKit, place: SharedPlace, first: int, last: int
+) -> bool:
+    """Return whether the log has a record at these offsets, both included. Raises: UpstreamLost."""
+    source = await UpstreamSource.open(cluster, *place[1:])
+    try:
+        while first <= last:
+            room = ReadRoom(
+                kit.gates, read_bytes=kit.read_bytes_max, block_bytes=kit.plain_bytes_max
+            )
+            try:
+                raw = await source.fetch(
+                    first,
+                    max_wait_ms=0,
+                    max_bytes=kit.read_bytes_max,
+                    isolation_level=0,
+                    room=room,
+                )
+                if raw.error_code or not len(raw.records):
+                    return bool(raw.error_code)  # what is not known may be there
+                await room.for_records(len(raw.records))
+                indexed = await index_all(kit, raw.records, room)
+            finally:
+                room.leave()
+            for block in indexed.blocks:
+                if ((block.offsets >= first) & (block.offsets <= last)).any():
+                    return True
+            if indexed.next_offset <= first:
+                return True
+            first = indexed.next_offset
+    finally:
+        source.close()
+    return False

@@ -65,6 +65,12 @@ def make_seeds() -> Iterator[bytes]:
         high = bytes((number >> 8,))
         yield _input("fuzz_request", number & 255, high + random_request_body(*KNOWN[number], 2))
         yield _input("fuzz_response", number & 255, high + random_response_body(*KNOWN[number], 2))
+    for choice in range(4):
+        known = (ApiKey.SHARE_ACKNOWLEDGE, ApiKey.SHARE_FETCH)[choice % 2], 1 + choice // 2
+        asked = replace(random_request(*known, 5, items_max=2), group_id="g", member_id="m")
+        yield _input("fuzz_share_request", choice, write_message(asked))
+        answered = write_message(random_response(*known, 5, items_max=2))
+        yield _input("fuzz_share_response", choice, answered)
     yield from _journal_seeds()
     yield from _batch_seeds()
     yield from _assignor_seeds()

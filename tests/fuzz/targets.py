@@ -49,6 +49,16 @@ from keylane.wire.produce import (
     write_produce_request,
     write_produce_response,
 )
+from keylane.wire.share import (
+    read_share_acknowledge_request,
+    read_share_acknowledge_response,
+    read_share_fetch_request,
+    read_share_fetch_response,
+    write_share_acknowledge_request,
+    write_share_acknowledge_response,
+    write_share_fetch_request,
+    write_share_fetch_response,
+)
 from tests.fuzz.entities import known_versions
 from tests.fuzz.peers import PEER_ALLOWED, PEER_TARGETS
 
@@ -114,6 +124,30 @@ def fuzz_produce_response(choice: int, data: bytes) -> None:
     response = read_produce_response(data, 0, version)
     again = b"".join(write_produce_response(response, version))
     assert read_produce_response(again, 0, version) == response
+
+
+def fuzz_share_request(choice: int, data: bytes) -> None:
+    version = 1 + choice // 2 % 2
+    if choice % 2:
+        asked = read_share_fetch_request(data, 0, version)
+        body = write_share_fetch_request(asked, version)
+        assert read_share_fetch_request(body, 0, version) == asked
+    else:
+        said = read_share_acknowledge_request(data, 0, version)
+        body = write_share_acknowledge_request(said, version)
+        assert read_share_acknowledge_request(body, 0, version) == said
+
+
+def fuzz_share_response(choice: int, data: bytes) -> None:
+    version = 1 + choice // 2 % 2
+    if choice % 2:
+        response = read_share_fetch_response(data, 0)
+        again = b"".join(write_share_fetch_response(response))
+        assert read_share_fetch_response(again, 0) == response
+    else:
+        response = read_share_acknowledge_response(data, 0, version)
+        again = b"".join(write_share_acknowledge_response(response, version))
+        assert read_share_acknowledge_response(again, 0, version) == response
 
 
 def fuzz_endpoints(choice: int, data: bytes) -> None:
@@ -256,7 +290,7 @@ TARGETS: Final[tuple[Target, ...]] = (
     fuzz_header, fuzz_tags, fuzz_fetch_request, fuzz_fetch_response, fuzz_fetch_tail,
     fuzz_produce_request, fuzz_produce_response, fuzz_endpoints, fuzz_request, fuzz_response,
     fuzz_journal, fuzz_batch, fuzz_split, fuzz_subscription, fuzz_assignment, fuzz_plan,
-    *PEER_TARGETS,
+    *PEER_TARGETS, fuzz_share_request, fuzz_share_response,
 )  # fmt: skip
 ALLOWED: Final = (FrameInvalid, BatchCorrupt, JournalInvalid, ConfigInvalid, *PEER_ALLOWED)
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from hypothesis import given
@@ -33,6 +33,14 @@ from keylane.wire.produce import (
     write_produce_request,
     write_produce_response,
 )
+from keylane.wire.share import (
+    read_share_acknowledge_request,
+    read_share_acknowledge_response,
+    read_share_fetch_request,
+    read_share_fetch_response,
+    write_share_acknowledge_request,
+    write_share_fetch_request,
+)
 from tests.fuzz.entities import known_versions, random_request_body, random_response_body
 
 KNOWN: Final = known_versions()
@@ -54,10 +62,22 @@ def endpoints_of(api_key: int, version: int) -> Decode:
 REQUESTS: list[tuple[int, int, Decode]] = [
     *((ApiKey.FETCH, v, lambda b, v=v: read_fetch_request(b, 0, v)) for v in range(4, 19)),
     *((ApiKey.PRODUCE, v, lambda b, v=v: read_produce_request(b, 0, v)) for v in range(3, 14)),
-]
+    *((ApiKey.SHARE_FETCH, v, lambda b, v=v: read_share_fetch_request(b, 0, v)) for v in (1, 2)),
+    *((ApiKey.SHARE_ACKNOWLEDGE, v, lambda b, v=v: read_share_acknowledge_request(b, 0, v))
+      for v in (1, 2)),
+]  # fmt: skip
+WRITERS: dict[int, Callable[[Any, int], Buffer]] = {
+    ApiKey.FETCH: lambda message, _: write_fetch_request(message),
+    ApiKey.PRODUCE: lambda message, _: b"".join(write_produce_request(message)),
+    ApiKey.SHARE_FETCH: write_share_fetch_request,
+    ApiKey.SHARE_ACKNOWLEDGE: write_share_acknowledge_request,
+}
 RESPONSES: list[tuple[int, int, Decode]] = [
     *((ApiKey.FETCH, v, lambda b, v=v: read_fetch_response(b, 0, v)) for v in range(4, 19)),
     *((ApiKey.PRODUCE, v, lambda b, v=v: read_produce_response(b, 0, v)) for v in range(3, 14)),
+    *((ApiKey.SHARE_FETCH, v, lambda b: read_share_fetch_response(b, 0)) for v in (1, 2)),
+    *((ApiKey.SHARE_ACKNOWLEDGE, v, lambda b, v=v: read_share_acknowledge_response(b, 0, v))
+      for v in (1, 2)),
     *((ApiKey.FETCH, v, endpoints_of(ApiKey.FETCH, v)) for v in (16, 17, 18)),
     *((ApiKey.PRODUCE, v, endpoints_of(ApiKey.PRODUCE, v)) for v in (10, 12, 13)),
     *((k, v, endpoints_of(k, v)) for k in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE)
@@ -75,7 +95,7 @@ def survives(decode: Decode, body: Buffer) -> None:
         decode(body)
 
 
-@pytest.mark.parametrize(("api_key", "version", "decode"), REQUESTS + RESPONSES[:26])
+@pytest.mark.parametrize(("api_key", "version", "decode"), REQUESTS + RESPONSES[:30])
 def test_every_cut_body_is_refused(api_key: int, version: int, decode: Decode) -> None:
     """FrameInvalid for each shorter prefix of a sound body."""
     is_request = (api_key, version, decode) in REQUESTS
@@ -186,11 +206,7 @@ def test_what_is_read_can_be_written_and_read_again(case: int, seed: int) -> Non
     except FrameInvalid:
         return
 
-    written: Buffer = (
-        write_fetch_request(message)  # type: ignore[arg-type]
-        if api_key == ApiKey.FETCH
-        else b"".join(write_produce_request(message))  # type: ignore[arg-type]
-    )
+    written = WRITERS[api_key](message, version)
 
     assert decode(bytes(written)) == message
 

@@ -23,18 +23,23 @@ from .made_topics import make_topic
 
 if TYPE_CHECKING:
     from .secured_stage import Stage
+    from .share_sides import Sides
     from .share_stage import Scene, ShareStage
 
 HERE = Path(__file__).parent
 KEPT = {"log.retention.ms": "-1"}
 """A broker looks for what is too old 30 s after its start; some tests write records of 1970."""
 SHARE = {
-    "group.share.min.heartbeat.interval.ms": "500",
-    "group.share.heartbeat.interval.ms": "500",
+    "group.share.min.heartbeat.interval.ms": "200",
+    "group.share.heartbeat.interval.ms": "200",
+    "group.share.min.session.timeout.ms": "10000",
+    "group.share.session.timeout.ms": "10000",
+    "group.share.min.assignment.interval.ms": "0",
+    "group.share.assignment.interval.ms": "0",
     "group.share.min.record.lock.duration.ms": "1000",
 }
-"""Members of a share group get partitions with a heartbeat, by default every 5 s, and a group may
-have locks of a second. The default duration stays."""
+"""Members of a share group get partitions with the next heartbeat, by default after 5 s, lose them
+10 s after their last one (45 s), and may have locks of a second; the default lock stays."""
 
 
 FIRST = frozenset(
@@ -215,6 +220,14 @@ def shared_keylane(
     proxy = KeylaneProcess(kafka, rules, log_path=log_path).start()
     yield proxy
     proxy.stop()
+
+
+@pytest.fixture
+def share_sides(kafka: str, shared_keylane: KeylaneProcess, topic: TopicFactory) -> Sides:
+    """The session's broker and keylane in front of it, for the same story of a share group."""
+    from .share_sides import Sides
+
+    return Sides(kafka, shared_keylane.bootstrap, topic)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 
 from keylane.embedded import EmbeddedKafka
 from tests.integration.certificates import Authority
-from tests.integration.conftest import make_topic_factory
+from tests.integration.conftest import SHARE, make_topic_factory
 from tests.integration.harness import produce
 from tests.integration.keylane_process import KeylaneProcess
 from tests.integration.secured import (
@@ -69,7 +69,7 @@ class Stage:
         self.password_file.write_text(PASSWORDS["keylane"] + "\n")
         self.kafka = EmbeddedKafka(
             folder / "kafka",
-            properties=broker_properties(self.authority, keystore, self.expired),
+            properties={**SHARE, **broker_properties(self.authority, keystore, self.expired)},
             listeners=dict.fromkeys(("SECURED", "MUTUAL", "EXPIRED"), "SASL_SSL"),
         )
         self.proxies: list[KeylaneProcess] = []

@@ -6,6 +6,7 @@ Each side has a topic and a group to itself; the topic has no rule, so that all 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +28,10 @@ from tests.reference.batches import Batch, Record, write_batch
 T = TypeVar("T")
 _numbers = itertools.count(1)
 TIMESTAMP_MS: Final = 1_700_000_000_000
+LOCK_MS: Final = 30_000
+"""Kafka's default duration of an acquisition lock."""
+SHORT_LOCK_MS: Final = 1000
+"""The shortest one that a group may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +59,8 @@ class Side:
         alter_group(self.bootstrap, self.group, **configs)
 
     def offsets(self) -> tuple[int, int]:
-        """Return the start offset and the lag of partition 0, as persisted."""
-        return share_offsets(self.bootstrap, self.group)[self.topic, 0]
+        """Return the start offset and the lag of partition 0, as persisted; -1 before they are."""
+        return share_offsets(self.bootstrap, self.group).get((self.topic, 0), (-1, -1))
 
     def neutral(self, text: str | None) -> str | None:
         """Return a message without the names of this side."""
@@ -68,13 +73,13 @@ class Sides:
     """The broker, and keylane in front of it."""
 
     def __init__(self, direct: str, proxied: str, topic: TopicFactory) -> None:
-        self._bootstraps, self._topic = (direct, proxied), topic
+        self.direct, self.proxied, self._topic = direct, proxied, topic
 
     def make(self, *, partitions: int = 1, **configs: str | int) -> tuple[Side, Side]:
         """Make a topic and a group with these configs for each side."""
         direct, proxied = [
             Side(bootstrap, topic, f"share-{next(_numbers)}-{topic}")
-            for bootstrap in self._bootstraps
+            for bootstrap in (self.direct, self.proxied)
             for topic in [self._topic("plain", partitions=partitions)]
         ]
         for side in (direct, proxied):
@@ -125,3 +130,8 @@ def append(bootstrap: str, topic: str, batch: Batch, *, partition: int = 0) -> i
         return found if found.error_code == 0 else None
 
     return int(wait_until(write, "a leader that takes the batch").base_offset)
+
+
+def let_locks_expire(ms: int) -> None:
+    """Wait as long as locks of `ms` last, and half as much; a broker reports no such event."""
+    time.sleep(ms * 1.5 / 1000)

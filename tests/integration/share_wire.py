@@ -28,7 +28,8 @@ BATCH_OPTIMIZED, RECORD_LIMIT = range(2)
 TIMEOUT_S: Final = 30.0 * PATIENCE
 POLL_S: Final = 0.05
 """Pause between two questions to a broker that has no event to wait for."""
-COORDINATOR_LOAD_IN_PROGRESS: Final = 14
+STARTING: Final = (6, 14, 15, 16)
+"""Codes of a broker that does not lead yet, or whose coordinators still load."""
 GROUP_CONFIG: Final = 32
 """ConfigResource.Type.GROUP."""
 
@@ -103,6 +104,8 @@ class Part:
     ack_error: int = 0
     """Of acknowledgements in a ShareFetch; ShareAcknowledge has `error` alone."""
     ack_message: str | None = None
+    leader: int = 0
+    """Id of the leader, beside the error of a broker that does not lead."""
     acquired: tuple[tuple[int, int, int], ...] = ()
     """(first offset, last offset, delivery count)."""
     batches: tuple[tuple[int, int], ...] = ()
@@ -135,6 +138,8 @@ class Answer:
     lock_ms: int
     """Duration of acquisition locks; 0 in a refusal."""
     parts: Mapping[Place, Part] = field(default_factory=dict)
+    endpoints: Mapping[int, str] = field(default_factory=dict)
+    """Addresses of leaders that `Part.leader` names."""
 
     @property
     def part(self) -> Part:
@@ -305,6 +310,9 @@ class ShareClient:
             error=int(answer.error_code),
             message=answer.error_message,
             lock_ms=round(lock.total_seconds() * 1000) if lock is not None else 0,
+            endpoints={
+                int(each.node_id): f"{each.host}:{each.port}" for each in answer.node_endpoints
+            },
             parts={
                 (topic.topic_id, int(part.partition_index)): _read_part(part)
                 for topic in answer.responses
@@ -334,6 +342,7 @@ def _read_part(part: Any) -> Part:
         message=part.error_message,
         ack_error=int(part.acknowledge_error_code) if fetched else 0,
         ack_message=part.acknowledge_error_message if fetched else None,
+        leader=int(part.current_leader.leader_id),
         acquired=tuple(
             (int(each.first_offset), int(each.last_offset), int(each.delivery_count))
             for each in (part.acquired_records if fetched else ())
@@ -351,20 +360,25 @@ def _read_part(part: Any) -> Part:
 def share_offsets(bootstrap: str, group: str) -> dict[tuple[str, int], tuple[int, int]]:
     """Return the start offset and the lag of a share group, by topic and partition.
 
-    Both as they are persisted. A partition that the group never read has -1 and -1. There is none
-    while the coordinator is loading.
+    Both as they are persisted. A partition that the group never read has -1 and -1.
+    A broker that has just started is asked again.
     """
-    with PlainWire(bootstrap) as wire:
-        groups = [{"group_id": group, "topics": None}]
-        (found,) = call(wire, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=groups).groups
-    assert found.error_code in (0, COORDINATOR_LOAD_IN_PROGRESS), found
-    shown = {}
-    for topic in found.topics:
-        for part in topic.partitions:
-            assert part.error_code == 0, part
-            place = (str(topic.topic_name), int(part.partition_index))
-            shown[place] = (int(part.start_offset), int(part.lag))
-    return shown
+
+    def describe() -> Any:
+        with PlainWire(bootstrap) as wire:
+            groups = [{"group_id": group, "topics": None}]
+            (found,) = call(wire, ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=groups).groups
+        parts = [part for topic in found.topics for part in topic.partitions]
+        codes = {int(each.error_code) for each in (found, *parts)}
+        assert codes <= {0, *STARTING}, found
+        return found if codes == {0} else None
+
+    found = wait_until(describe, f"offsets of {group}")
+    return {
+        (str(topic.topic_name), int(part.partition_index)): (int(part.start_offset), int(part.lag))
+        for topic in found.topics
+        for part in topic.partitions
+    }
 
 
 def alter_group(bootstrap: str, group: str, **configs: str | int) -> None:

@@ -254,9 +254,7 @@ def test_java_members_at_two_nodes_one_of_which_is_killed(
     share_stage.proxy.stop()  # it has no number, and would be one node too many
     try:
         with (
-            Nodes(
-                share_stage.broker.bootstrap, (), folder=tmp_path, count=2, args=args
-            ) as nodes,
+            Nodes(share_stage.broker.bootstrap, (), folder=tmp_path, count=2, args=args) as nodes,
             crew(shown, nodes.bootstrap) as made,
         ):
             for name in ("a", "b"):

@@ -6,10 +6,8 @@ import time
 import uuid
 from typing import Any
 
-import pytest
-
 from keylane.wire.header import ApiKey
-from tests.integration.share_sides import Side, Sides
+from tests.integration.share_sides import LOCK_MS, SHORT_LOCK_MS, Side, let_locks_expire
 from tests.integration.share_wire import (
     ACCEPT,
     BATCH_OPTIMIZED,
@@ -25,16 +23,6 @@ from tests.integration.share_wire import (
     call,
 )
 
-LOCK_MS = 30_000
-"""Kafka's default duration of an acquisition lock."""
-SHORT_LOCK_MS = 1000
-
-
-@pytest.fixture
-def sides(kafka, shared_keylane, topic) -> Sides:
-    """The session's broker, and keylane in front of it."""
-    return Sides(kafka, shared_keylane.bootstrap, topic)
-
 
 def renew_for(client: ShareClient, topic_id: uuid.UUID, first: int, last: int, ms: int) -> None:
     """Renew locks until the broker applies a changed duration to them."""
@@ -42,11 +30,6 @@ def renew_for(client: ShareClient, topic_id: uuid.UUID, first: int, last: int, m
     while answer is None or answer.lock_ms != ms:
         answer = client.acknowledge(topic_id, acks=[(first, last, [RENEW])], renew=True)
         assert answer.codes == (0, 0, 0), answer
-
-
-def let_locks_expire(ms: int) -> None:
-    """Wait as long as locks of `ms` last, and half as much; a broker reports no such event."""
-    time.sleep(ms * 1.5 / 1000)
 
 
 STATE_CHANGES = {
@@ -117,9 +100,9 @@ def settled(client: ShareClient, topic_id: uuid.UUID) -> Answer:
     return answer
 
 
-def test_the_state_changes_of_the_kip(sides) -> None:
+def test_the_state_changes_of_the_kip(share_sides) -> None:
     """Row by row: acquired ranges with delivery counts, start offset and lag are as direct."""
-    direct, proxied = sides.run(state_changes)
+    direct, proxied = share_sides.run(state_changes)
 
     assert proxied == direct == STATE_CHANGES
 
@@ -171,9 +154,9 @@ def acquired(side: Side) -> dict[tuple[int, int, int], Any]:
     return rows
 
 
-def test_acquire_modes(sides) -> None:
+def test_acquire_modes(share_sides) -> None:
     """KIP-1206: max records is exact in record_limit, and rounded up to batches else."""
-    direct, proxied = sides.run(acquired)
+    direct, proxied = share_sides.run(acquired)
 
     assert proxied == direct == ACQUIRED
 
@@ -260,9 +243,9 @@ def renewals(side: Side) -> dict[str, Any]:
     return rows
 
 
-def test_renewals_and_refused_acknowledgements(sides) -> None:
+def test_renewals_and_refused_acknowledgements(share_sides) -> None:
     """KIP-1222: errors, messages and durations of each request are as direct."""
-    direct, proxied = sides.run(renewals, share_auto_offset_reset="earliest")
+    direct, proxied = share_sides.run(renewals, share_auto_offset_reset="earliest")
 
     assert proxied == direct
     assert {row: shown for row, (shown, _) in direct.items()} == RENEWALS
@@ -307,9 +290,9 @@ def releases(side: Side) -> list[tuple[str, Any]]:
     return rows
 
 
-def test_releases_count_deliveries(sides) -> None:
+def test_releases_count_deliveries(share_sides) -> None:
     """RELEASE, the end of a session and of a connection give records back, up to the limit."""
-    direct, proxied = sides.run(
+    direct, proxied = share_sides.run(
         releases, share_auto_offset_reset="earliest", share_delivery_count_limit=3
     )
 
@@ -364,9 +347,9 @@ def errors(side: Side) -> dict[str, Any]:
     return rows
 
 
-def test_errors_of_sessions_and_acknowledgements(sides) -> None:
+def test_errors_of_sessions_and_acknowledgements(share_sides) -> None:
     """Error codes and their messages are as direct."""
-    direct, proxied = sides.run(errors, share_auto_offset_reset="earliest")
+    direct, proxied = share_sides.run(errors, share_auto_offset_reset="earliest")
 
     assert proxied == direct
     assert {row: codes for row, (codes, _) in direct.items()} == ERRORS
@@ -391,8 +374,8 @@ def heartbeats(side: Side) -> dict[str, Any]:
         rows[row] = (int(answer.error_code), neutral(answer.error_message))
 
     def neutral(text: str | None) -> str | None:
-        for name in (client.member_id, stranger.member_id):
-            text = text and name and text.replace(name, "<member>")
+        for name in (client.member_id, stranger.member_id, f"({client.member_epoch})"):
+            text = text and name and text.replace(name, "<own>")
         return side.neutral(text)
 
     with client, ShareClient(side.bootstrap, side.group) as stranger:
@@ -409,9 +392,9 @@ def heartbeats(side: Side) -> dict[str, Any]:
     return rows
 
 
-def test_errors_of_heartbeats(sides) -> None:
+def test_errors_of_heartbeats(share_sides) -> None:
     """Error codes and their messages are as direct."""
-    direct, proxied = sides.run(heartbeats)
+    direct, proxied = share_sides.run(heartbeats)
 
     assert proxied == direct
     assert {row: code for row, (code, _) in direct.items()} == HEARTBEATS
@@ -448,9 +431,9 @@ def described(side: Side) -> list[Any]:
     return shown
 
 
-def test_a_group_is_described_as_direct(sides) -> None:
+def test_a_group_is_described_as_direct(share_sides) -> None:
     """Stable with its member's topics and partitions, then Empty."""
-    direct, proxied = sides.run(described, partitions=2)
+    direct, proxied = share_sides.run(described, partitions=2)
 
     assert proxied == direct
     (code, state, assignor, *_, members), (_, end, *_, none) = direct

@@ -18,7 +18,13 @@ STOPPING = threading.Event()
 
 def note(event: str, name: str, *fields: Any) -> None:
     """Write one line, in one write: what was written before a kill -9 is not lost."""
-    words = (event, time.monotonic_ns(), time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000, name, *fields)
+    words = (
+        event,
+        time.monotonic_ns(),
+        time.clock_gettime_ns(time.CLOCK_REALTIME) // 1_000_000,
+        name,
+        *fields,
+    )
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 

@@ -1,7 +1,8 @@
-"""Start `ShareMember.java`: share consumers that a test drives, or that work by themselves."""
+"""Start the Java programs of this folder: share consumers, and kafka-share-groups."""
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import threading
@@ -16,9 +17,8 @@ from keylane.embedded.java import find_java
 from tests.integration.keylane_process import PATIENCE
 from tests.java_source import JVM_ARGS, compile_source, compiler_jars
 
-SOURCE: Final = Path(__file__).resolve().with_name("ShareMember.java")
-MAIN_CLASS: Final = "ShareMember"
-LOG_ARGS: Final = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=error",)
+HERE: Final = Path(__file__).resolve().parent
+OWN_ARGS: Final = ("-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-Duser.timezone=UTC")
 ANSWER_S: Final = 40.0
 Report = Mapping[str, Any]
 Settings = Mapping[str, object]
@@ -31,7 +31,7 @@ class LineProgram:
         """Start it. Its log goes to this process' stderr."""
         self._lines: list[str] = []
         self._is_over = False
-        self._changed = threading.Condition()
+        self._changed, self._writing = threading.Condition(), threading.Lock()
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -54,9 +54,10 @@ class LineProgram:
             return tuple(self._lines)
 
     def write(self, line: str) -> None:
-        """Send a line to its stdin."""
+        """Send a line to its stdin, from any thread."""
         assert self._process.stdin is not None
-        self._process.stdin.write(line + "\n")
+        with self._writing:
+            self._process.stdin.write(line + "\n")
 
     def wait(
         self, find: Callable[[Sequence[str]], Any], text: str, *, timeout_s: float = ANSWER_S
@@ -69,8 +70,9 @@ class LineProgram:
         with self._changed:
             while not (found := find(self._lines)):
                 left_s = deadline_s - time.monotonic()
-                assert left_s > 0, f"not in time: {text}; {self._lines[-5:]}"
-                assert not self._is_over, f"it ended before {text}: {self._lines[-5:]}"
+                last = [line[:500] for line in self._lines[-5:]]
+                assert left_s > 0, f"not in time: {text}; {last}"
+                assert not self._is_over, f"it ended before {text}: {last}"
                 self._changed.wait(left_s)
         return found
 
@@ -117,13 +119,39 @@ class LineProgram:
 
 
 class JavaProgram(LineProgram):
-    """A process of `ShareMember`."""
+    """A process of a program of this folder."""
 
-    def __init__(self, args: Sequence[str]) -> None:
+    def __init__(self, main_class: str, *args: str) -> None:
         """Start it."""
-        class_path = compile_source(SOURCE, compiler_jars())
-        java = [str(find_java()), *JVM_ARGS, *LOG_ARGS, "-cp", class_path, MAIN_CLASS]
+        class_path = compile_source(HERE / f"{main_class}.java", compiler_jars())
+        java = [str(find_java()), *JVM_ARGS, *OWN_ARGS, "-cp", class_path, main_class]
         super().__init__([*java, *args])
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """Exit status of a tool, and what it has printed."""
+
+    status: int
+    out: str
+    err: str
+
+
+class GroupTool(JavaProgram):
+    """One process that runs kafka-share-groups any number of times, one at a time."""
+
+    def __init__(self) -> None:
+        super().__init__("GroupTool")
+
+    def run(self, bootstrap: str, *args: str) -> Printed:
+        """Run it; an empty bootstrap leaves that option out."""
+        before = len(self.lines)
+        place = ("--bootstrap-server", bootstrap) if bootstrap else ()
+        self.write("\t".join((*place, *args)))
+        line = self.wait(lambda lines: lines[before:], " ".join(args))[0]
+        answer = json.loads(line)
+        out, err = (base64.b64decode(answer[name]).decode() for name in ("out", "err"))
+        return Printed(answer["status"], out, err)
 
 
 class Drivers(JavaProgram):
@@ -131,7 +159,7 @@ class Drivers(JavaProgram):
 
     def __init__(self, bootstrap: str) -> None:
         """bootstrap: of consumers that are opened without one."""
-        super().__init__([bootstrap])
+        super().__init__("ShareMember", bootstrap)
 
     def open(
         self, name: str, group: str, topic: str, bootstrap: str = "", **settings: object
@@ -190,11 +218,8 @@ class DrivenMember:
         ]
 
     def _reports(self, lines: Sequence[str], event: str) -> list[Report]:
-        return [
-            report
-            for report in (json.loads(line) for line in lines)
-            if (report["member"], report["event"]) == (self.name, event)
-        ]
+        head = f'{{"member":"{self.name}","event":"{event}"'
+        return [json.loads(line) for line in lines if line.startswith(head)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,6 +237,11 @@ class Event:
     key: str = ""
     text: str = ""
     """Delivery count of S, type of E, result of C, text of X."""
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return partition and offset."""
+        return self.partition, self.offset
 
 
 def parse_event(line: str) -> Event:
@@ -248,7 +278,7 @@ class Workers(JavaProgram):
         chosen = [("members", members), *(options or {}).items()]
         words = [word for key, value in chosen for word in (f"--{_dashed(key)}", str(value))]
         words += [f"{key.replace('_', '.')}={value}" for key, value in (settings or {}).items()]
-        super().__init__([bootstrap, group, topic, *words])
+        super().__init__("ShareMember", bootstrap, group, topic, *words)
 
     @property
     def events(self) -> list[Event]:

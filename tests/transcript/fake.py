@@ -156,7 +156,7 @@ class FakeContext(Context):
         groups = FakeGroups(Layouts(made, registry), self.now_s)
         self.events = groups.events
         parts: dict[str, Any] = {
-            "cluster": SimpleNamespace(registry=registry),
+            "cluster": SimpleNamespace(registry=registry, leaders={}),
             "fetcher": None,
             "groups": groups,
             "loads": FakeLoads(),

@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat v1, offsets of share groups v0-1: whole partitions."""
+"""ShareGroupHeartbeat v1, share sessions v1-2, offsets of share groups v0-1: whole partitions."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ from typing import Any
 
 import pytest
 
+from keylane.proxy.apis.share.node_members import node_member_id
 from keylane.proxy.apis.shared.request import Operation
 from tests.transcript.fake import (
     ORDERS,
     FakeContext,
     call,
     check,
+    is_relayed,
     make_request,
     serve,
     versions,
 )
+from tests.transcript.test_nodes import among_nodes
 
-HEARTBEAT, DESCRIBE, ALTER, DELETE = 76, 90, 91, 92
+HEARTBEAT, FETCH, ACKNOWLEDGE, DESCRIBE, ALTER, DELETE = 76, 78, 79, 90, 91, 92
 UNKNOWN, DENIED, INVALID_REQUEST, POLICY, GROUP_DENIED = 3, 29, 42, 44, 30
 
 
@@ -190,3 +193,69 @@ async def test_topics_by_their_own_names_pass_as_they_are(api_key, version, valu
     context.expect(api_key, bytes(asked.body), {})
 
     await serve(context, asked)
+
+
+SESSIONS = [(key, version) for key in (FETCH, ACKNOWLEDGE) for version in versions(key)]
+
+
+def of_session(member_id: str) -> dict[str, Any]:
+    batch = {"first_offset": 3, "last_offset": 4, "acknowledge_types": [1]}
+    part = {"partition_index": 1, "acknowledgement_batches": [batch]}
+    return {
+        "group_id": "g",
+        "member_id": member_id,
+        "share_session_epoch": 7,
+        "topics": [{"topic_id": None, "partitions": [part]}],
+    }
+
+
+@pytest.mark.parametrize(("api_key", "version"), SESSIONS)
+async def test_a_member_has_a_session_at_each_node(api_key, version) -> None:
+    """One broker gets another member id of each node, and the rest as it came."""
+    moved = {"node_endpoints": [{"node_id": 2, "host": "broker", "port": 9092, "rack": "a"}]}
+    sent = []
+    for number in (1, 2):
+        context = among_nodes(number)
+        context.expect(api_key, of_session(f"m.{number}"), moved, version=version)
+
+        found = await call(context, api_key, version, of_session("m"))
+
+        (endpoint,) = found["node_endpoints"]
+        assert endpoint["node_id"] == context.placement.own_id(2)
+        assert endpoint["host"] != "broker"
+        sent += context.world.sent
+    assert len(set(map(str, sent))) == 2
+
+
+@pytest.mark.parametrize(
+    "member_id",
+    ["x" * 33, "x" * 36, "\u00e9" * 34],
+    ids=["a suffix too long", "as long as may be", "not ASCII"],
+)
+def test_long_ids_of_members_stay_apart(member_id) -> None:
+    """A digest stands for them: at most 36 characters, another one for each member and node."""
+    ids = {
+        node_member_id(member, number)
+        for member in (member_id, f"{member_id[:-1]}y")
+        for number in (0, 1, 999)
+    }
+
+    assert len(ids) == 6
+    assert all(len(each) <= 36 for each in ids)
+
+
+@pytest.mark.parametrize("member_id", ["", "x" * 37])
+async def test_ids_that_brokers_refuse_stay(member_id) -> None:
+    """The broker gives its own reason."""
+    context = among_nodes()
+    context.expect(FETCH, of_session(member_id), {"error_code": INVALID_REQUEST})
+
+    found = await call(context, FETCH, 2, of_session(member_id))
+
+    check({"error_code": INVALID_REQUEST}, found)
+
+
+@pytest.mark.parametrize(("api_key", "version"), SESSIONS)
+def test_the_lone_node_relays_sessions(api_key, version) -> None:
+    """There is one node, so that a broker has one session per member."""
+    assert is_relayed(FakeContext(), make_request(api_key, version, of_session("m")))

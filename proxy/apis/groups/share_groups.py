@@ -50,8 +50,9 @@ async def handle_share_group_heartbeat(request: Request, context: Context) -> Bu
     names = (str(name) for name in wanted.subscribed_topic_names or ())
     refused = next((name for name in names if _is_lane_name(name, context)), None)
     text = None if refused is None else _lane_name_text(refused, context)
-    if text is None and context.ordered.has_group(str(wanted.group_id)):
-        text = await context.ordered.lacking()
+    group = str(wanted.group_id)
+    if text is None and wanted.member_epoch == 0 and context.ordered.has_group(group):
+        text = await context.ordered.lacking(group)
     if text is None or wanted.member_epoch < 0:
         return await relay(request, context)
     member = {"member_id": wanted.member_id, "member_epoch": wanted.member_epoch}

@@ -13,7 +13,6 @@ Source: KIP-932, KIP-1206, KIP-1222; docs/decisions/048.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
@@ -35,7 +34,7 @@ from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.share.groups import Collector, Taken
-from keylane.proxy.share.hand_out import acquired_of, pick_records
+from keylane.proxy.share.hand_out import acquired_of, plan_picks
 from keylane.proxy.share.partition import OrderedPartition
 from keylane.wire.parts import NodeEndpoint
 from keylane.wire.share import (
@@ -45,10 +44,10 @@ from keylane.wire.share import (
     write_share_fetch_response,
 )
 
+AT_ONCE_BYTES_MAX: Final = 256 * 1024
+"""Bytes that are put into batches in the loop's own thread; to wake another takes longer."""
 RECORDS_MAX: Final = 10_000
 """Records of one answer; no window of a partition is larger."""
-PICK_AT_ONCE_MAX: Final = 200
-"""Records that are put into batches in the loop's own thread; to wake another takes longer."""
 
 
 def look_share_fetch(request: Request, context: Context) -> Handler | None:
@@ -105,13 +104,13 @@ async def _serve(
     if is_final(wanted):
         close_session(wanted, context)
     for partition, records in taken:
+        # Its time may be over since, or its session: what it does not hold, it must not get.
+        kept = partition.keep(asked.session, records)
         place = partition.place.topic_id.bytes, partition.place.partition
-        pieces: Sequence[bytes]
-        if len(records) > PICK_AT_ONCE_MAX:
-            pieces = await context.in_thread(partial(pick_records, records))
-        else:
-            pieces = pick_records(records)
-        asked.answer(place, records=pieces, acquired=acquired_of(records))
+        picks = plan_picks(kept)
+        is_large = picks.largest_bytes > AT_ONCE_BYTES_MAX
+        pieces = await context.in_thread(picks.write) if is_large else picks.write()
+        asked.answer(place, records=pieces, acquired=acquired_of(kept))
     return ShareResponse(
         throttle_ms=plain.throttle_ms,
         error_code=plain.error_code,

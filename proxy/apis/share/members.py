@@ -19,7 +19,7 @@ from keylane.proxy.share.broker_session import SharedPlace
 from keylane.proxy.share.partition import OrderedPartition, Outcome
 from keylane.share.acks import has_renewals
 from keylane.share.sessions import Place, SessionKey, ShareSession, is_valid_member
-from keylane.wire.parts import NodeEndpoint
+from keylane.wire.parts import KeyedTopic, NodeEndpoint
 from keylane.wire.share import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -82,8 +82,11 @@ class MemberRequest:
 
     def answer(self, place: Place, **values: object) -> None:
         """Add to the answer for a partition."""
-        known = self.answers.get(place, ShareAnswer(place[1], records=()))
-        self.answers[place] = known._replace(**values)  # type: ignore[arg-type]
+        known = self.answers.get(place)
+        if known is None:
+            self.answers[place] = ShareAnswer(place[1], **{"records": (), **values})  # type: ignore[arg-type]
+        elif values:
+            self.answers[place] = known._replace(**values)  # type: ignore[arg-type]
 
     def topics(self) -> tuple[ShareTopicAnswer, ...]:
         """Return the answers by topic."""
@@ -91,7 +94,7 @@ class MemberRequest:
         for (topic_id, _), answer in self.answers.items():
             by_topic.setdefault(topic_id, []).append(answer)
         return tuple(
-            ShareTopicAnswer(None, topic_id, tuple(found)) for topic_id, found in by_topic.items()
+            KeyedTopic(None, topic_id, tuple(found)) for topic_id, found in by_topic.items()
         )
 
     @property
@@ -135,20 +138,34 @@ async def part_topics(
 ) -> MemberRequest:
     """Part the topics that keylane orders from those that the broker serves."""
     asked = MemberRequest(session)
-    group = session.key.group
     for topic in topics:
         assert topic.topic_id is not None, "share requests name topics by id"
-        topic_id = uuid.UUID(bytes=topic.topic_id)
-        name = await context.name_of_id(topic_id)
-        rule = None if name is None else context.ordered.rule_of(group, name)
-        if name is None or rule is None:
+        known = session.topics.get(topic.topic_id)
+        if known is None:
+            known = await _find_rule(session, topic.topic_id, context)
+        if known is None:
             asked.plain.append(topic)
             continue
-        ref = TopicRef(name, topic_id)
-        code = await context.right_error(ref, Operation.READ)
-        count = 0 if code else await _count_of(name, topic.partitions, context)
+        ref, rule = known
+        code = context.known_right_error(ref, Operation.READ)
+        if code is None:
+            code = await context.right_error(ref, Operation.READ)
+        count = 0 if code else await _count_of(ref.topic, topic.partitions, context)
         asked.ordered.append(OrderedTopic(ref, rule, code, count, topic.partitions))
     return asked
+
+
+async def _find_rule(
+    session: ShareSession, topic_id: bytes, context: Context
+) -> tuple[TopicRef, ShareRule] | None:
+    """Return a topic's name and rule; None: the broker serves it."""
+    found = uuid.UUID(bytes=topic_id)
+    name = await context.name_of_id(found)
+    rule = None if name is None else context.ordered.rule_of(session.key.group, name)
+    if name is None or rule is None:
+        return None
+    session.topics[topic_id] = known = TopicRef(name, found), rule
+    return known
 
 
 async def _count_of(name: str, wanted: Iterable[SharePartition], context: Context) -> int:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from keylane.errors import FrameInvalid, UpstreamLost
+from keylane.proxy.apis.share.node_members import node_member_id
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.places import show_endpoints
 from keylane.proxy.apis.shared.request import Request
@@ -88,7 +89,8 @@ class PlainPart:
         is_final = wanted.epoch == FINAL_EPOCH
         epoch = FINAL_EPOCH if is_final else self._session.upstream_epoch
         topics, self._unsent = self._unsent, ()
-        upstream = replace(wanted, epoch=epoch, topics=topics)
+        member_id = node_member_id(wanted.member_id, self._context.placement.number)
+        upstream = replace(wanted, epoch=epoch, member_id=member_id, topics=topics)
         if isinstance(upstream, ShareFetchRequest):
             forgotten = () if self._is_sent else upstream.forgotten
             upstream = replace(

@@ -335,6 +335,10 @@ class Context:
         """
         return await self._rights.topic_error(view, operation)
 
+    def known_right_error(self, view: NamedTopic, operation: Operation) -> int | None:
+        """Return `right_error`, where it is remembered; None: ask for it."""
+        return self._rights.known_topic_error(view, operation)
+
     async def group_error(self, group: str, operation: Operation) -> int:
         """Return GROUP_AUTHORIZATION_FAILED if the group is refused to the principal, else 0.
 

@@ -1,0 +1,65 @@
+"""Keys of which a record may be handed out: lowest first, and those that wait after a release."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from heapq import heappop, heappush
+
+from keylane.share.held import Held, KeyQueue
+
+
+def no_pause(_count: int) -> float:
+    """Return 0: a released record may be handed out as soon as it has come again."""
+    return 0.0
+
+
+class ReadyQueue:
+    """First records of keys that have nothing else than records HELD.
+
+    Entries of heaps stay when a record is not ready any more, and are passed over later.
+    """
+
+    def __init__(self, records: Mapping[int, Held]) -> None:
+        """records: all of the window, by offset."""
+        self._records = records
+        self._ready: list[int] = []
+        self._delayed: list[tuple[float, int]] = []
+        self.count = 0
+
+    def look_at(self, key: KeyQueue, now_s: float) -> None:
+        """Make the first record of a key ready if it may be handed out."""
+        head = key.records[0]
+        if key.busy or head.is_ready:
+            return
+        if head.not_before_s > now_s:
+            heappush(self._delayed, (head.not_before_s, head.offset))
+            return
+        head.is_ready = True
+        self.count += 1
+        heappush(self._ready, head.offset)
+
+    def unready(self, record: Held) -> None:
+        """Note that a record may not be handed out."""
+        self.count -= record.is_ready
+        record.is_ready = False
+
+    def pop(self) -> Held | None:
+        """Return the lowest one, which is not ready then; None: there is none."""
+        while self._ready:
+            record = self._records.get(heappop(self._ready))
+            if record is not None and record.is_ready:
+                self.unready(record)
+                return record
+        return None
+
+    def wake(self, now_s: float) -> None:
+        """Look at the keys whose wait is over."""
+        while self._delayed and self._delayed[0][0] <= now_s:
+            record = self._records.get(heappop(self._delayed)[1])
+            if record is not None:
+                self.look_at(record.key, now_s)
+
+    @property
+    def next_wake_s(self) -> float | None:
+        """Time when a wait is over; None: no key waits."""
+        return self._delayed[0][0] if self._delayed else None
