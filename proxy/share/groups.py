@@ -127,7 +127,7 @@ class OrderedGroups:
         partition = self.find(session.key.group, place)
         if place not in session.forgotten or partition is None:
             return
-        if partition.dispatcher.records_of(session):
+        if partition.is_busy(session):
             loop = asyncio.get_running_loop()
             loop.call_later(FORGOTTEN_S, self._leave_when_done, session, place)
         else:

@@ -51,7 +51,7 @@ from keylane.proxy.share.partition import ShareKit
 from keylane.proxy.startup.control_setup import ControlBase, Upkeep, make_control
 from keylane.proxy.startup.group_start import GroupStart
 from keylane.proxy.startup.node_parts import NodeParts
-from keylane.proxy.topics.placement import Placement
+from keylane.proxy.topics.placement import Placement, is_placed_here
 from keylane.proxy.topics.settings_store import SettingsStore
 from keylane.proxy.topics.switches import SwitchBoard
 from keylane.tasks import Watched
@@ -111,12 +111,16 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     loads, tallies = LaneLoads(time.monotonic), LaneTallies()
     fetcher, feed = build_readers(base, own_topics, groups, loads, tallies)
     brokers = Listeners(calls.bind_broker, stats, on_bound=calls.rejoin)
+    placement = Placement(config.node)
     kit = ShareKit(
         cluster=cluster,
         reader_kit=fetcher.kit,
         held_bytes=HeldBytes(fetcher.cache),
         letters=DeadLetters(own_topics),
         clock=time.monotonic,
+        is_here=lambda place: is_placed_here(
+            placement, cluster.registry, cluster.leaders, place.topic, place[2:]
+        ),
     )
     shared: Shared = Shared(
         config=config,
@@ -130,7 +134,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         switches=SwitchBoard(config),
         ordered=OrderedGroups(kit, config.share_groups),
         clock=time.monotonic,
-        placement=Placement(config.node),
+        placement=placement,
     )
     settings = SettingsStore(
         own_topics,
