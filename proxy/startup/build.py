@@ -93,6 +93,24 @@ class Parts:
     """None: there is no control port."""
 
 
+def build_ordered(
+    base: ControlBase, fetcher: LaneFetcher, own_topics: OwnTopicClients, placement: Placement
+) -> OrderedGroups:
+    """Make the share groups in key order."""
+    cluster = base.cluster
+    kit = ShareKit(
+        cluster=cluster,
+        reader_kit=fetcher.kit,
+        held_bytes=HeldBytes(fetcher.cache),
+        letters=DeadLetters(own_topics),
+        clock=time.monotonic,
+        is_here=lambda place: is_placed_here(
+            placement, cluster.registry, cluster.leaders, place.topic, place[2:]
+        ),
+    )
+    return OrderedGroups(kit, base.config.share_groups)
+
+
 def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     """Make the parts of a node. Raises: ConfigInvalid."""
     stats, health, upkeep = ProxyStats(), Health(), Upkeep(SetAside(time.monotonic), Watched())
@@ -112,16 +130,6 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     fetcher, feed = build_readers(base, own_topics, groups, loads, tallies)
     brokers = Listeners(calls.bind_broker, stats, on_bound=calls.rejoin)
     placement = Placement(config.node)
-    kit = ShareKit(
-        cluster=cluster,
-        reader_kit=fetcher.kit,
-        held_bytes=HeldBytes(fetcher.cache),
-        letters=DeadLetters(own_topics),
-        clock=time.monotonic,
-        is_here=lambda place: is_placed_here(
-            placement, cluster.registry, cluster.leaders, place.topic, place[2:]
-        ),
-    )
     shared: Shared = Shared(
         config=config,
         addresses=brokers.addresses,
@@ -132,7 +140,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         stats=stats,
         admission=entrance.admission,
         switches=SwitchBoard(config),
-        ordered=OrderedGroups(kit, config.share_groups),
+        ordered=build_ordered(base, fetcher, own_topics, placement),
         clock=time.monotonic,
         placement=placement,
     )

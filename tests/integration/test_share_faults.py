@@ -37,7 +37,7 @@ def kill(stage: ShareStage) -> None:
 def test_records_in_flight_and_held_come_again_in_order_after_a_restart(
     how: Callable[[ShareStage], None], scene, share_stage
 ) -> None:
-    """After a restart, ten keys that were out and twenty records behind them come once more, in order."""
+    """Ten records that were out and twenty behind them come once more, each key in its order."""
     shown = scene()
     shown.write(*KEYS, *KEYS, *KEYS)
     member = shown.join()

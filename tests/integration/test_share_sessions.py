@@ -38,7 +38,7 @@ def both_sides(scene, share_stage: ShareStage) -> Callable[[Story], tuple[Any, A
             for bootstrap in (share_stage.broker.bootstrap, share_stage.bootstrap)
         ]
         with ThreadPoolExecutor(len(sides)) as pool:
-            direct, proxied = pool.map(lambda side: story(*side), sides)
+            direct, proxied = [each.result() for each in [pool.submit(story, *s) for s in sides]]
         return direct, proxied
 
     return run
@@ -100,7 +100,7 @@ def forms(shown: Scene, bootstrap: str) -> dict[str, Any]:
 
 
 def test_acknowledgements_of_every_form(both_sides) -> None:
-    """Bad ranges, types and offsets have the broker's codes, and refuse their partition's good ones."""
+    """Bad ranges, types and offsets have the broker's codes, and refuse the good ones beside."""
     direct, proxied = both_sides(forms)
 
     assert proxied == direct == FORMS
@@ -221,7 +221,7 @@ def forgets(shown: Scene, bootstrap: str) -> dict[str, Any]:
 
 
 def test_a_partition_that_is_forgotten_brings_no_more_and_takes_outcomes(both_sides) -> None:
-    """A member finishes what it holds of a partition that it has forgotten, and gets no more of it."""
+    """A member finishes what it holds of a forgotten partition, and gets no more of it."""
     direct, proxied = both_sides(forgets)
 
     assert direct == {

@@ -61,7 +61,7 @@ def test_an_outcome_in_a_fetch_frees_its_key_for_the_same_fetch(scene) -> None:
 
 
 def test_a_released_record_comes_before_the_next_of_its_key(scene) -> None:
-    """Offset 0 is released: another member gets it with count 2, and b meanwhile, never offset 1."""
+    """Offset 0 is released: another member gets it with count 2, and b, but never offset 1."""
     shown = scene()
     shown.write("a", "a", "b")
     first, second = shown.join_many(2)
@@ -110,7 +110,7 @@ def test_a_renewal_moves_the_deadline(scene) -> None:
 
 
 def test_renewals_of_v1_and_of_a_fetch_that_wants_records_are_refused(scene) -> None:
-    """RENEW in v1, or without the flag, is 42 at the partition; amounts beside it are 42 at the top."""
+    """RENEW in v1 or without the flag is 42 at the partition, with amounts 42 at the top."""
     shown = scene()
     shown.write("a", "b")
     member = shown.join()

@@ -1,6 +1,6 @@
 """A librdkafka share consumer that works by itself; its lines are those of `ShareMember.java`.
 
-`python -m tests.share.librdkafka_member BOOTSTRAP GROUP TOPIC NAME WORK_MS`; it ends with its stdin.
+`python -m tests.share.librdkafka_member BOOTSTRAP GROUP TOPIC NAME WORK_MS` ends with its stdin.
 """
 
 from __future__ import annotations
@@ -37,9 +37,15 @@ def work_on(message: Any, name: str, work_ms: int) -> None:
     note("E", name, *place, "ACCEPT")
 
 
+def wait_for_end() -> None:
+    """Have `main` end when stdin does."""
+    sys.stdin.read()
+    STOPPING.set()
+
+
 def main(bootstrap: str, group: str, topic: str, name: str, work_ms: str) -> None:
     """Poll until stdin ends; a poll accepts the records of the one before."""
-    threading.Thread(target=lambda: (sys.stdin.read(), STOPPING.set()), daemon=True).start()
+    threading.Thread(target=wait_for_end, daemon=True).start()
     consumer = ShareConsumer({"bootstrap.servers": bootstrap, "group.id": group, "client.id": name})
     consumer.subscribe([topic])
     note("J", name)
