@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
 import pkgutil
 import re
@@ -15,9 +16,11 @@ from typing import Any, Final
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from keylane.cache.slice_cache import SliceCache
 from keylane.config.memory import MemoryConfig
 from keylane.config.node import GroupRule, LaneRule, ProxyConfig
 from keylane.config.security import SecurityConfig
+from keylane.config.share_rules import ShareRule
 from keylane.config.sources import ENVIRONMENT_PREFIX
 from keylane.journal.set_aside import SetAside
 from keylane.offsets.records.journal import StateKey
@@ -27,9 +30,17 @@ from keylane.proxy.apis import ROUTES
 from keylane.proxy.apis.shared.treatments import NOT_SERVED, TREATMENTS
 from keylane.proxy.control.gauges import GroupGauges, NodeGauges
 from keylane.proxy.control.metrics import build_info
+from keylane.proxy.control.shares.gauges import ShareGauges
+from keylane.proxy.control.shares.windows import SharedWindow
 from keylane.proxy.runtime.stats import ProxyStats, Sample
+from keylane.proxy.share.broker_session import SharedPlace
+from keylane.proxy.share.held_bytes import HeldBytes
+from keylane.proxy.share.tallies import ShareTallies
 from keylane.proxy.startup.control_setup import Upkeep
+from keylane.share.dispatcher import Dispatcher
+from keylane.share.summary import summarise
 from keylane.tasks import Watched
+from keylane.wire.share import Acquired
 
 LOOKED_AT: Final = {15: "relayed, added names taken out", 36: "relayed, noted"}
 """Treatment of answers, by API key, where no address is replaced."""
@@ -96,6 +107,10 @@ labels `group` and `topic` exist for the 100 pairs that are furthest behind. `GE
 `broker` has at most 100 series, and one more for all others. A scrape with 10,000 lanes takes some
 milliseconds.
 
+`keylane_share_*` are there if a rule of `share_groups` is. Each node has those of the partitions
+that it serves: add them up over nodes, or take the largest. Of `oldest_seconds` and
+`window_used_ratio` it is the largest of the topic's partitions.
+
 On Linux there are also the usual metrics of a process, from Prometheus' client:
 `process_cpu_seconds_total`, `process_resident_memory_bytes`, `process_open_fds`,
 `process_max_fds`, `process_start_time_seconds`, `process_virtual_memory_bytes`.
@@ -147,6 +162,7 @@ def configuration() -> str:
         SECURITY_HEAD + _keys(SecurityConfig),
         "## A rule of `lanes`\n\n" + _keys(LaneRule),
         "## A rule of `groups`\n\n" + _keys(GroupRule),
+        "## A rule of `share_groups`\n\n" + _keys(ShareRule),
     ]
     return "\n".join(parts)
 
@@ -185,16 +201,34 @@ def samples_of_all() -> Iterator[Sample]:
     stats.requests["Fetch"], stats.commits_back["group"] = 1, 1
     stats.commits_left_over["group"] = stats.control_connections_closed["idle"] = 1
     stats.own_names_refused["Produce"] = stats.upstream_timeouts["1"] = 1
-    stats.lane_moves["load"] = 1
+    stats.lane_moves["load"] = stats.share_acknowledgements["accept"] = 1
+    yield from stats.samples()
     upkeep = Upkeep(SetAside(), Watched())
     upkeep.watched.restarts["sweep"] = 1
     key = StateKey("group", uuid.UUID(int=1), 0)
     state = OffsetState(committed=0, topic_name="topic")
     gauges = GroupGauges(lambda: [(key, state)], lambda: {(key.topic_id, 0): 1}, lambda: 1)
     nodes = NodeGauges(0, lambda: None, lambda _partition: False, dict)
-    for source in (stats.samples, gauges.samples, nodes.samples, upkeep.samples):
-        yield from source()
+    shares = share_gauges()
+    for gauge in (gauges, nodes, shares, upkeep):
+        yield from gauge.samples()
     yield build_info()
+
+
+def share_gauges() -> ShareGauges:
+    """Return the gauges of one ordered share group with one window."""
+    place = SharedPlace("group", "topic", uuid.UUID(int=1), 0)
+    window = SharedWindow(place, 1, 0, 1, summarise(Dispatcher(), 0.0, None))
+    tallies, held_bytes = ShareTallies(), HeldBytes(SliceCache(bytes_max=1))
+    tallies.note(place, [Acquired(0, 0, 1)])
+    held_bytes.by_group["group"] = 1
+
+    async def windows() -> list[SharedWindow]:
+        return [window]
+
+    gauges = ShareGauges(windows, (), tallies, held_bytes)
+    asyncio.run(gauges.look())
+    return gauges
 
 
 def _labels(labels: tuple[tuple[str, str], ...]) -> str:

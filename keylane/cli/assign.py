@@ -20,13 +20,13 @@ from typing import Any, Final, get_args
 import yaml
 
 from keylane.assign import STRATEGY_NAMES, Assignment, assign, name_members
+from keylane.cli.columns import align
 from keylane.cli.control_client import (
     ControlTrust,
     add_trust_arguments,
     ask_control,
     control_request,
 )
-from keylane.cli.describe import align
 from keylane.cli.plan import load_range_plan
 from keylane.errors import ConfigInvalid, ControlRefused, KafkaUnavailable
 from keylane.keyrange.hash import HashName

@@ -9,17 +9,19 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import quote
 
+from keylane.cli.columns import align
 from keylane.cli.control_client import (
     ControlTrust,
     add_trust_arguments,
     ask_control,
     control_request,
 )
+from keylane.cli.share_tables import render_share
 from keylane.errors import ConfigInvalid, ControlRefused
 
 TIMEOUT_S: Final = 30.0
@@ -102,7 +104,9 @@ def _key_of(args: argparse.Namespace) -> bytes:
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """Return the report as text: a line about the group, its members, its lanes."""
+    """Return the report as text: a line about the group, its members, its lanes or partitions."""
+    if report.get("share") is not None:  # older nodes do not describe share groups
+        return render_share(report)
     names = {
         member["member_id"]: member["instance_id"] or member["client_id"] or member["member_id"]
         for member in report["members"]
@@ -232,11 +236,3 @@ def _time(at_ms: int | None) -> str:
 
 def _text(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"
-
-
-def align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Yield a line for each row, with its cells in columns."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield "  ".join(cells).rstrip()

@@ -27,8 +27,6 @@ from keylane.wire.parts import (
 )
 from keylane.wire.primitives import NO_TAGS, Buffer, Reader, Writer
 
-SHARE_VERSION_MIN: Final = 1
-SHARE_VERSION_MAX: Final = 2
 RENEW_FROM: Final = 2
 """Version with renewal and the acquire mode."""
 
@@ -39,8 +37,7 @@ REJECT: Final = 3
 RENEW: Final = 4
 """Types of acknowledgement."""
 BATCH_OPTIMIZED: Final = 0
-RECORD_LIMIT: Final = 1
-"""Acquire modes."""
+"""Acquire mode: whole batches. 1 is an exact limit of records."""
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 """Epochs that open and close a share session."""

@@ -91,6 +91,7 @@ from keylane.proxy.apis.records.producers import (
 from keylane.proxy.apis.share.acknowledge import look_share_acknowledge
 from keylane.proxy.apis.share.fetch import look_share_fetch
 from keylane.proxy.apis.share.node_members import handle_share_session
+from keylane.proxy.apis.share.plain_acks import note_plain_acks
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.member_ids import note_joining, note_syncing
 from keylane.proxy.apis.shared.own_names import (
@@ -287,12 +288,20 @@ _TABLE: Final = (
         1,
         look=at_coordinator(lambda *_: refusing(handle_consumer_group_heartbeat)),
     ),
-    _route(ApiKey.SHARE_FETCH, 1, 2, look=_ordered_or(look_share_fetch), patch=with_own_endpoints),
+    _route(
+        ApiKey.SHARE_FETCH,
+        1,
+        2,
+        look=_ordered_or(look_share_fetch),
+        note=note_plain_acks,
+        patch=with_own_endpoints,
+    ),
     _route(
         ApiKey.SHARE_ACKNOWLEDGE,
         1,
         2,
         look=_ordered_or(look_share_acknowledge),
+        note=note_plain_acks,
         patch=with_own_endpoints,
     ),
     _route(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, refusing(handle_streams_group_heartbeat)),

@@ -21,6 +21,8 @@ from keylane.errors import UpstreamLost
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.control.holders import GroupHolding, read_holding
+from keylane.proxy.control.shares.describe import ShareDescriber
+from keylane.proxy.control.shares.report import ShareReport
 from keylane.proxy.groups.consumer_group import ConsumerGroup
 from keylane.proxy.groups.consumer_groups import ConsumerGroups
 from keylane.proxy.groups.group_plans import Generations, Planned, identity_of
@@ -123,8 +125,8 @@ class GroupReport:
     assignor: str
     coordinator: int
     generation_id: int | None
-    """The last generation that this node dealt out, if it did; of the consumer protocol the epoch
-    of the group."""
+    """The last generation that this node dealt out, if it did; of the consumer protocol, and of a
+    share group, the epoch of the group."""
     refusal: str | None = None
     """The reason why keylane refuses the group's last plan, of Kafka Streams; None: it does not."""
     members: tuple[MemberReport, ...]
@@ -133,6 +135,8 @@ class GroupReport:
     """The last moves of lanes of a group of the consumer protocol, the newest first."""
     misplaced: tuple[MisplacedReport, ...] = ()
     """Of its topics by murmur2, as far as readers of this node have met such records."""
+    share: ShareReport | None = None
+    """Members and partitions of a share group, which has no lanes; None: it is none."""
 
 
 async def ask_group(cluster: Cluster, group: str, request: Any) -> tuple[int, Any]:
@@ -166,6 +170,14 @@ Holders = tuple[Mapping[Lane, str], Sequence[Any]]
 """Member ids by lane, and the members with their `member_id`, `client_id` and `client_host`."""
 
 
+class LaneMeasures(NamedTuple):
+    """Parts that know how fast lanes are, and how far behind."""
+
+    loads: LaneLoads
+    tallies: LaneTallies
+    misplaced: Misplaced
+
+
 class GroupDescriber:
     """Puts together what Kafka, the offset states and the readers know of a group."""
 
@@ -173,16 +185,16 @@ class GroupDescriber:
         self,
         cluster: Cluster,
         groups: GroupOffsets,
-        loads: LaneLoads,
-        tallies: LaneTallies,
+        measures: LaneMeasures,
         generations: Generations,
         consumer_groups: ConsumerGroups,
-        misplaced: Misplaced = lambda _: {},
+        shares: ShareDescriber,
     ) -> None:
-        self._consumer_groups = consumer_groups
-        self._cluster, self._groups, self._loads = cluster, groups, loads
-        self._tallies, self._generations = tallies, generations
-        self._misplaced = misplaced
+        self._cluster, self._groups = cluster, groups
+        self._loads, self._tallies, self._misplaced = measures
+        self._generations, self._consumer_groups = generations, consumer_groups
+        self.shares = shares
+        """Describes share groups."""
 
     async def holders(self, group: str) -> Holders:
         """Return what members of a group hold now, and the members. Raises: UpstreamLost."""
@@ -205,12 +217,14 @@ class GroupDescriber:
         served = self._consumer_groups.find(group)
         if served is not None and served.members:
             return await self._describe_served(group, served)
+        if self.shares.is_open(group):
+            return await self._describe_shares(group)
         request = DescribeGroupsRequest(
             groups=(GroupId(group),), include_authorized_operations=False
         )
         coordinator, described = await ask_group(self._cluster, group, request)
         if described.group_state == DEAD:
-            return None
+            return await self._describe_shares(group)  # brokers describe those apart
         await self._groups.ready(group)
         owners, direct = self._holding(group, described)
         views = await self._views(group, owners)
@@ -269,6 +283,22 @@ class GroupDescriber:
             misplaced=tuple(
                 entry for view in views for entry in misplaced_of(view, self._misplaced)
             ),
+        )
+
+    async def _describe_shares(self, group: str) -> GroupReport | None:
+        """Do as `describe` for a group that may be a share group."""
+        described = await self.shares.describe(group)
+        if described is None:
+            return None
+        return GroupReport(
+            group=group,
+            state=described.state,
+            assignor=described.assignor,
+            coordinator=described.coordinator,
+            generation_id=described.epoch,
+            members=(),
+            lanes=(),
+            share=described.report,
         )
 
     def _holding(self, group: str, described: Any) -> GroupHolding:

@@ -23,6 +23,7 @@ from keylane.errors import KeylaneError
 from keylane.proxy.control.api.problems import Problem
 from keylane.proxy.control.describe import GroupDescriber, GroupReport
 from keylane.proxy.control.live import Rates, layout_of, state_of
+from keylane.proxy.control.shares.live import shares_of
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.topics.view import View
@@ -38,7 +39,7 @@ TAKEN_S: Final = 30.0
 GROUPS_MAX: Final = 32
 """Each group costs two questions to brokers per state."""
 TYPES: Final = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-PAGES: Final = ("index.html", "live.css", "live.js", "strips.js")
+PAGES: Final = ("index.html", "live.css", "live.js", "shares.js", "strips.js", "text.js")
 HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; img-src data:; style-src 'self' 'unsafe-inline'"
     "; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
@@ -62,10 +63,14 @@ class LiveFeed:
         *,
         views: Callable[[], Iterable[View]],
         groups: Callable[[], Sequence[str]],
+        share_groups: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """groups: groups to look at, those first that are to be shown where there are too many."""
+        """groups: groups to look at, those first that are to be shown where there are too many.
+
+        share_groups: those in the order of keys, which are shown beside lanes.
+        """
         self._describer, self._loads, self._stats = describer, loads, stats
-        self._views, self._groups = views, groups
+        self._views, self._groups, self._share_groups = views, groups, share_groups
         self._rates = Rates(time.monotonic)
         self._viewers: set[asyncio.Queue[Mapping[str, bytes]]] = set()
         self._task: asyncio.Task[None] | None = None
@@ -133,25 +138,28 @@ class LiveFeed:
     async def _look(self) -> dict[str, bytes]:
         views = list(self._views())
         names = self._groups()
+        shared = self._share_groups()
         reports = [report for name in names[:GROUPS_MAX] if (report := await self._report(name))]
+        shares = [report for name in shared[:GROUPS_MAX] if (report := await self._report(name))]
         state = state_of(
             views,
-            reports,
+            [report for report in reports if report.lanes],
             loads=self._loads,
             stats=self._stats,
             rates=self._rates,
             groups_left_out=max(0, len(names) - GROUPS_MAX),
         )
+        state["shares"] = shares_of(shares)
+        state["shares_left_out"] = max(0, len(shared) - GROUPS_MAX)
         return {"layout": _json(layout_of(views)), "state": _json(state)}
 
     async def _report(self, name: str) -> GroupReport | None:
-        """None: the group has no lanes, or cannot be described just now; the next look may."""
+        """None: there is no such group, or it cannot be described just now; the next look may."""
         try:
-            report = await self._describer.describe(name)
+            return await self._describer.describe(name)
         except KeylaneError as error:
             log.info("group cannot be described group=%s reason=%s", name, error)
             return None
-        return report if report is not None and report.lanes else None
 
 
 def _put(viewer: asyncio.Queue[Mapping[str, bytes]], events: Mapping[str, bytes]) -> None:

@@ -5,7 +5,7 @@ Source: Prometheus text exposition format 0.0.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -28,13 +28,16 @@ FAMILIES: Final = {
 }
 
 Source = Callable[[], Iterable[Sample]]
+Look = Callable[[], Awaitable[None]]
+"""Prepares what a source gives, in turns with the node's other work."""
 
 
 class Exposition:
     """Renders the samples of its sources. Two sources must not give the same name."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self._sources = sources
+    def __init__(self, sources: Sequence[Source], looks: Sequence[Look] = ()) -> None:
+        """looks: awaited for each scrape, before the sources are asked."""
+        self._sources, self._looks = sources, looks
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
         ProcessCollector(registry=self._registry)  # process_*: memory, CPU, descriptors (Linux)
@@ -42,6 +45,12 @@ class Exposition:
     def text(self) -> str:
         """Return the numbers as they are now. Cost: 20 microseconds per series."""
         return generate_latest(self._registry).decode()
+
+    async def look(self) -> str:
+        """Return the numbers as they are now, after a look at what takes long."""
+        for look in self._looks:
+            await look()
+        return self.text()
 
     def collect(self) -> list[Metric]:
         """Return the families, for the registry."""

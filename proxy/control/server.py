@@ -149,7 +149,7 @@ class ControlServer:
             ),
             get(
                 path="/groups/{group}", handler=self._group, answer=GroupReport,
-                summary="Members of a group: their lanes, pace and lag",
+                summary="Members of a group with lanes, pace and lag; partitions of a share group",
                 problems=(*READ, HTTPStatus.TEMPORARY_REDIRECT, HTTPStatus.SERVICE_UNAVAILABLE),
             ),
         ]  # fmt: skip
@@ -160,7 +160,7 @@ class ControlServer:
     async def _group(self, request: web.Request) -> web.Response:
         group = request.match_info["group"]
         elsewhere = self._elsewhere(group)
-        if elsewhere is not None:
+        if elsewhere is not None and not self._shown.describer.shares.is_open(group):
             raise Problem(
                 HTTPStatus.TEMPORARY_REDIRECT,
                 f"another node serves group {group}",
@@ -172,5 +172,5 @@ class ControlServer:
         return web.json_response(asdict(report))
 
     async def _metrics(self, _request: web.Request) -> web.Response:
-        text = self._shown.exposition.text()
+        text = await self._shown.exposition.look()
         return web.Response(text=text, headers={"Content-Type": CONTENT_TYPE})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import accumulate
@@ -266,7 +266,9 @@ class ProxyStats:
 
     # Share groups.
     share_acknowledgements: Counter[str] = _counters(
-        "type", "Records that members of share groups have acknowledged, by type."
+        "type",
+        "Records that members of share groups have acknowledged, by type; of groups without a "
+        "rule as they were asked, before the broker has judged it.",
     )
 
     # Answers to clients.
@@ -280,6 +282,12 @@ class ProxyStats:
                 name = ACK_NAMES.get(kind)
                 if name is not None:
                     self.share_acknowledgements[name] += each
+
+    def count_share_types(self, counts: Sequence[int]) -> None:
+        """Count acknowledgements of share groups; counts: by type, from GAP on."""
+        for kind, name in ACK_NAMES.items():
+            if counts[kind]:
+                self.share_acknowledgements[name] += counts[kind]
 
     def journaled(
         self,

@@ -16,7 +16,9 @@ from keylane.errors import UpstreamLost
 from keylane.proxy.net.upstream import ServiceLink
 from keylane.proxy.share.broker_session import SharedPlace, lacking
 from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
+from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.partition import OrderedPartition, ShareKit
+from keylane.proxy.share.tallies import ShareTallies
 from keylane.share.held import Held
 from keylane.share.sessions import Place, ShareSession, ShareSessions
 from keylane.tasks import spawn
@@ -50,6 +52,7 @@ class OrderedGroups:
     ) -> None:
         self._kit, self._rules, self._linger_s = kit, rules, linger_s
         self.sessions = ShareSessions(SESSIONS_MAX)
+        self.tallies = ShareTallies()
         self._partitions: dict[tuple[str, Place], OrderedPartition] = {}
         """By group, topic id and partition."""
         self._lingering: dict[tuple[str, Place], asyncio.TimerHandle] = {}
@@ -57,6 +60,11 @@ class OrderedGroups:
         self._known_groups: BoundedDict[str, bool] = BoundedDict(NAMES_MAX)
         self._is_able = False
         """Brokers have what it takes."""
+
+    @property
+    def held_bytes(self) -> HeldBytes:
+        """Return the memory of records that are held."""
+        return self._kit.held_bytes
 
     @property
     def has_rules(self) -> bool:

@@ -44,10 +44,15 @@ class HeldBytes:
         """Bytes of all groups."""
         return self.by_group.total()
 
+    @property
+    def bytes_max(self) -> int:
+        """Bound of all groups together."""
+        return self._cache.bytes_max // ALL_PART
+
     def has_room(self, group: str) -> bool:
         """Return whether a group may hold more."""
-        bytes_max = self._cache.bytes_max
-        return self.total < bytes_max // ALL_PART and self.by_group[group] < bytes_max // GROUP_PART
+        group_max = self._cache.bytes_max // GROUP_PART
+        return self.total < self.bytes_max and self.by_group[group] < group_max
 
     def hold(self, group: str, records: RecordBlock) -> HeldBlock:
         """Count a block until it is used no more."""

@@ -1,4 +1,4 @@
-"""One partition of a share group in key order: its session at the broker, and those who wait.
+"""One partition of a share group in key order: its session at the broker, and its members.
 
 Source: docs/decisions/048.
 

@@ -1,4 +1,4 @@
-"""Proof that a session holds every record of its partition that is not finished, up to the last one.
+"""Proof that a session holds all of its partition that is not finished, up to the last one.
 
 Source: KIP-932, KIP-1226 (lag); `GroupCoordinatorService.computeShareGroupLagAndBuildResponse` of
 Apache Kafka 4.3; docs/decisions/048.
@@ -29,7 +29,7 @@ UNKNOWN: Final = -1
 
 
 class Progress(NamedTuple):
-    """What the share coordinator says of a partition; -1: nothing was written yet."""
+    """Numbers of the share coordinator for a partition; -1: nothing was written yet."""
 
     start_offset: int
     lag: int

@@ -24,9 +24,10 @@ from keylane.proxy.cluster.cluster import Broker, Cluster
 from keylane.proxy.cluster.partition_source import UpstreamSource
 from keylane.proxy.commits.forgetting import Forgetting, KeptElsewhere
 from keylane.proxy.commits.group_offsets import GroupOffsets
-from keylane.proxy.control.describe import GroupDescriber
+from keylane.proxy.control.describe import GroupDescriber, LaneMeasures
 from keylane.proxy.control.health import Health
 from keylane.proxy.control.server import ControlServer
+from keylane.proxy.control.shares.describe import ShareDescriber
 from keylane.proxy.lanes.fetcher import FetchLimits, LaneFetcher
 from keylane.proxy.lanes.split_io import ScannedBlock, ScanSeams
 from keylane.proxy.net.listeners import Listeners
@@ -93,24 +94,6 @@ class Parts:
     """None: there is no control port."""
 
 
-def build_ordered(
-    base: ControlBase, fetcher: LaneFetcher, own_topics: OwnTopicClients, placement: Placement
-) -> OrderedGroups:
-    """Make the share groups in key order."""
-    cluster = base.cluster
-    kit = ShareKit(
-        cluster=cluster,
-        reader_kit=fetcher.kit,
-        held_bytes=HeldBytes(fetcher.cache),
-        letters=DeadLetters(own_topics),
-        clock=time.monotonic,
-        is_here=lambda place: is_placed_here(
-            placement, cluster.registry, cluster.leaders, place.topic, place[2:]
-        ),
-    )
-    return OrderedGroups(kit, base.config.share_groups)
-
-
 def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     """Make the parts of a node. Raises: ConfigInvalid."""
     stats, health, upkeep = ProxyStats(), Health(), Upkeep(SetAside(time.monotonic), Watched())
@@ -126,10 +109,9 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     )
     own_topics = own_topic_clients(base)
     groups = build_groups(base, own_topics, nodes)
-    loads, tallies = LaneLoads(time.monotonic), LaneTallies()
+    loads, tallies, placement = LaneLoads(time.monotonic), LaneTallies(), Placement(config.node)
     fetcher, feed = build_readers(base, own_topics, groups, loads, tallies)
     brokers = Listeners(calls.bind_broker, stats, on_bound=calls.rejoin)
-    placement = Placement(config.node)
     shared: Shared = Shared(
         config=config,
         addresses=brokers.addresses,
@@ -263,6 +245,24 @@ def build_readers(
     return fetcher, feed
 
 
+def build_ordered(
+    base: ControlBase, fetcher: LaneFetcher, own_topics: OwnTopicClients, placement: Placement
+) -> OrderedGroups:
+    """Make the share groups in key order."""
+    cluster = base.cluster
+    kit = ShareKit(
+        cluster=cluster,
+        reader_kit=fetcher.kit,
+        held_bytes=HeldBytes(fetcher.cache),
+        letters=DeadLetters(own_topics),
+        clock=time.monotonic,
+        is_here=lambda place: is_placed_here(
+            placement, cluster.registry, cluster.leaders, place.topic, place[2:]
+        ),
+    )
+    return OrderedGroups(kit, base.config.share_groups)
+
+
 def in_turn(*functions: Callable[P, None]) -> Callable[P, None]:
     """Return a function that calls all of these in order."""
 
@@ -286,11 +286,10 @@ def build_describer(shared: Shared, tallies: LaneTallies) -> GroupDescriber:
     return GroupDescriber(
         shared.cluster,
         shared.groups,
-        shared.loads,
-        tallies,
+        LaneMeasures(shared.loads, tallies, shared.fetcher.misplaced.of),
         shared.generations,
         shared.consumer_groups,
-        shared.fetcher.misplaced.of,
+        ShareDescriber(shared.cluster, shared.ordered, shared.placement),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from keylane.config.node import ProxyConfig
 from keylane.config.own_names import OWN_TOPICS
@@ -18,8 +19,10 @@ from keylane.proxy.control.door import make_door
 from keylane.proxy.control.gauges import GroupGauges, NodeGauges
 from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
-from keylane.proxy.control.metrics import Exposition, Source
+from keylane.proxy.control.metrics import Exposition, Look, Source
 from keylane.proxy.control.server import Access, ControlServer, Shown
+from keylane.proxy.control.shares.gauges import ShareGauges
+from keylane.proxy.control.shares.windows import look_at_windows
 from keylane.proxy.control.topics import TopicDescriber
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.nodes.group import NodeGroup
@@ -97,24 +100,18 @@ def make_control(
 
     cluster_topics = ClusterTopics(cluster)
     topics = make_topics(describer, cluster_topics, shared)
-    gauges = GroupGauges(shared.groups.states, shared.fetcher.log_ends, shared.fetcher.lane_count)
     live = LiveFeed(
         describer,
         shared.loads,
         stats,
         views=cluster.registry.views.values,
         groups=lane_groups,
+        share_groups=describer.shares.groups,
     )
-    sources: list[Source] = [stats.samples, gauges.samples, base.upkeep.samples]
-    if nodes is not None and config.node is not None:
-        registry = cluster.registry
-        disputes = lambda: registry.disputes.among(registry.topics)  # noqa: E731
-        node_gauges = NodeGauges(config.node, lambda: nodes.membership, nodes.holds, disputes)
-        sources.append(node_gauges.samples)
     base.health.notes.append(base.upkeep.lines)
     return ControlServer(
         address,
-        Shown(Exposition(sources), base.health, describer, topics, live),
+        Shown(make_exposition(base, shared, nodes), base.health, describer, topics, live),
         settings,
         cluster_topics,
         elsewhere=shared.placement.control_of_group,
@@ -128,6 +125,26 @@ def make_control(
             ),
         ),
     )
+
+
+def make_exposition(base: ControlBase, shared: Shared, nodes: NodeGroup | None) -> Exposition:
+    """Return the metrics of a node."""
+    config, fetcher, ordered = base.config, shared.fetcher, shared.ordered
+    gauges = GroupGauges(shared.groups.states, fetcher.log_ends, fetcher.lane_count)
+    sources: list[Source] = [base.stats.samples, gauges.samples, base.upkeep.samples]
+    looks: list[Look] = []
+    if nodes is not None and config.node is not None:
+        registry = base.cluster.registry
+        disputes = lambda: registry.disputes.among(registry.topics)  # noqa: E731
+        node_gauges = NodeGauges(config.node, lambda: nodes.membership, nodes.holds, disputes)
+        sources.append(node_gauges.samples)
+    if ordered.has_rules:
+        share_gauges = ShareGauges(
+            partial(look_at_windows, ordered), ordered.sessions, ordered.tallies, ordered.held_bytes
+        )
+        looks.append(share_gauges.look)
+        sources.append(share_gauges.samples)
+    return Exposition(sources, looks)
 
 
 def make_topics(describer: GroupDescriber, topics: ClusterTopics, shared: Shared) -> TopicDescriber:

@@ -135,7 +135,10 @@ class Placement:
 
     def control_of_group(self, group: str) -> str | None:
         """Return the control URL of the node that serves a group; None: this node, or none."""
-        number = self.node_of_group(group)
+        return self.control_of(self.node_of_group(group))
+
+    def control_of(self, number: int | None) -> str | None:
+        """Return the control URL of another node; None: it is this node, none, or has none."""
         node = self._nodes.get(number) if number is not None else None
         return node.control or None if node is not None and number != self.number else None
 

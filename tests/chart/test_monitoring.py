@@ -158,6 +158,7 @@ def test_every_metric_of_the_page_is_watched() -> None:
     assert unused <= {
         "keylane_sessions_opened_total",
         "keylane_group_series_left_out",
+        "keylane_share_series_left_out",
         "keylane_offsets_unstable_waits_total",
     }
 

@@ -41,6 +41,7 @@ from keylane.wire.share import (
     write_share_acknowledge_request,
     write_share_fetch_request,
 )
+from keylane.wire.share_acks import count_acks
 from tests.fuzz.entities import known_versions, random_request_body, random_response_body
 
 KNOWN: Final = known_versions()
@@ -83,10 +84,13 @@ RESPONSES: list[tuple[int, int, Decode]] = [
     *((k, v, endpoints_of(k, v)) for k in (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE)
       for v in (1, 2)),
 ]  # fmt: skip
+SHARES: Final = (ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE)
 CASES: list[tuple[bytes, Decode]] = [
+    *((random_request_body(k, v, seed), partial(count_acks, position=0, api_key=k, version=v))
+      for k in SHARES for v in (1, 2) for seed in (1, 2, 3)),
     *((random_request_body(k, v, seed), d) for k, v, d in REQUESTS for seed in (1, 2)),
     *((random_response_body(k, v, seed), d) for k, v, d in RESPONSES for seed in (1, 2)),
-]
+]  # fmt: skip
 
 
 def survives(decode: Decode, body: Buffer) -> None:

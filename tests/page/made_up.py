@@ -12,6 +12,7 @@ from aiohttp import web
 
 from keylane.keyrange.space import split_even
 from keylane.proxy.control.live_feed import HEADERS, PAGES, TYPES, _read
+from tests.page.made_up_shares import made_up_shares
 
 Topic = tuple[str, int, int]
 """Name, partitions, lanes."""
@@ -92,7 +93,9 @@ def made_up_state(topics: Sequence[Topic], members: int, *, seed: int) -> dict[s
     }
 
 
-def made_up_app(topics: Sequence[Topic], members: int, *, step: Any) -> web.Application:
+def made_up_app(
+    topics: Sequence[Topic], members: int, *, step: Any, has_shares: bool = False
+) -> web.Application:
     """The page; `step()` is awaited before each further state."""
 
     async def page(request: web.Request) -> web.Response:
@@ -106,7 +109,9 @@ def made_up_app(topics: Sequence[Topic], members: int, *, step: Any) -> web.Appl
         layout = json.dumps(made_up_layout(topics))
         await response.write(f"event: layout\ndata: {layout}\n\n".encode())
         for seed in count(1):
-            state = json.dumps(made_up_state(topics, members, seed=seed))
+            made_up = made_up_state(topics, members, seed=seed)
+            made_up |= {"shares": made_up_shares(seed=seed) if has_shares else []}
+            state = json.dumps(made_up | {"shares_left_out": 2})
             await response.write(f"event: state\ndata: {state}\n\n".encode())
             await step()
         return response

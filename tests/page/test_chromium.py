@@ -48,11 +48,15 @@ class Looker:
 
 @asynccontextmanager
 async def looking(
-    topics: tuple[Topic, ...] = TOPICS, members: int = MEMBERS, **options: Any
+    topics: tuple[Topic, ...] = TOPICS,
+    members: int = MEMBERS,
+    *,
+    has_shares: bool = False,
+    **options: Any,
 ) -> AsyncIterator[Looker]:
     """The page with made-up states in a new browser; `options` are those of a browser context."""
     next_state = asyncio.Semaphore(0)
-    app = made_up_app(topics, members, step=next_state.acquire)
+    app = made_up_app(topics, members, step=next_state.acquire, has_shares=has_shares)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -84,7 +88,9 @@ async def looking(
 @pytest.mark.parametrize("width", [390, 1200])
 async def test_the_page_fits_and_is_accessible(scheme, width) -> None:
     """On a phone and a screen, light and dark: no sideways scroll, no finding of axe-core."""
-    async with looking(color_scheme=scheme, viewport={"width": width, "height": 900}) as looker:
+    size = {"width": width, "height": 900}
+    async with looking(has_shares=True, color_scheme=scheme, viewport=size) as looker:
+        await looker.page.locator(".keys summary").first.click()
         wide = await looker.page.evaluate("document.documentElement.scrollWidth")
         found = await Axe().run(looker.page)
 
@@ -152,3 +158,45 @@ async def test_ten_thousand_lanes_stay_usable() -> None:
 
         assert await canvas.get_attribute("aria-valuenow") == "9990"
         assert await looker.page.locator("details tbody tr").count() == 20
+
+
+async def test_it_shows_what_holds_a_key_up() -> None:
+    """Of an ordered share group: errors, the longest wait, the fullest window, the hottest keys."""
+    async with looking(has_shares=True) as looker:
+        held_up = looker.page.locator(".share-group").nth(0)
+        found = await held_up.locator(".findings li").all_inner_texts()
+        rows = await held_up.locator(".partitions tbody tr").all_inner_texts()
+        await held_up.locator("summary").click()
+        await looker.move_on()
+
+        assert found == [
+            "Members of partition 3 of payments get the error CORRUPT_MESSAGE.",
+            "Nothing of partition 1 of payments is handed out: earlier records may be missing.",
+            "A record is held for 12 min 48 s: partition 0 of payments, offset 120400. 213 records "
+            + "of its key wait behind it.",
+            "The window of partition 0 of payments is 94 % full; one key soon holds up all others "
+            + "there.",
+        ]
+        assert "540 behind their key" in rows[2]
+        assert "1.6 k (3 %)" in rows[2]
+        assert "at another node" in rows[4]
+        assert await held_up.locator(".keys").get_attribute("open") is not None
+        assert await held_up.locator(".keys tbody tr").count() == 3
+
+
+async def test_a_share_group_that_is_well_says_so() -> None:
+    """One sentence; the share groups that are too many are counted."""
+    async with looking(has_shares=True) as looker:
+        calm = looker.page.locator(".share-group").nth(1)
+        found = await calm.locator(".findings li").all_inner_texts()
+
+        assert len(found) == 1
+        assert found[0].startswith("No key is held up: the oldest record is here for 0.")
+        assert not await calm.locator(".keys").is_visible()
+        assert await looker.text("#shares-more") == "2 more groups not shown"
+
+
+async def test_a_node_without_share_groups_shows_no_section() -> None:
+    """Lanes have the page for themselves."""
+    async with looking() as looker:
+        assert not await looker.page.locator("#shares-section").is_visible()

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 from keylane.config.node import LaneRule, ProxyConfig
@@ -83,6 +84,11 @@ class FakeTopics(ClusterTopics):
 class FakeDescriber:
     """Stands for `GroupDescriber`: one group is known, one cannot be asked for."""
 
+    def __init__(self) -> None:
+        self.open_shares: set[str] = set()
+        """Share groups with open partitions at this node."""
+        self.shares = SimpleNamespace(is_open=self.open_shares.__contains__)
+
     async def describe(self, group: str) -> GroupReport | None:
         if group == "unreachable":
             raise UpstreamLost("no broker can be reached")
@@ -122,6 +128,9 @@ class ControlPort:
         self.topics = FakeTopics()
         self.health = Health()
         describer: Any = FakeDescriber()
+        self.open_shares: set[str] = describer.open_shares
+        self.nodes: dict[str, str] = {}
+        """Control ports of other nodes, by the group that they serve."""
         stats = ProxyStats()
         registry = self.registry = TopicRegistry(
             settings["lanes"], lane_name_pattern="{topic}.lanes-{lanes}"
@@ -150,7 +159,7 @@ class ControlPort:
             ),
             self.store,
             self.topics,
-            elsewhere=lambda _group: None,
+            elsewhere=self.nodes.get,
             access=Access(
                 guard=guard or ControlGuard(SecurityConfig()),
                 door=door,

@@ -40,9 +40,10 @@ class Judgement:
         return self.two_members + self.out_of_order
 
     def __str__(self) -> str:
+        counts = dict(sorted(self.deliveries.items()))
         return (
-            f"finished {len(self.finished)}, unfinished {len(self.unfinished)}, again {self.again}, "
-            f"released {self.released}, deliveries {dict(sorted(self.deliveries.items()))}, "
+            f"finished {len(self.finished)}, unfinished {len(self.unfinished)}, "
+            f"again {self.again}, released {self.released}, deliveries {counts}, "
             f"breaks {len(self.breaks)} {self.breaks[:5]}"
         )
 

@@ -11,6 +11,7 @@ Brokers do not know its topic id, and answer that.
 A group with a rule (`share_groups`) is refused with INVALID_REQUEST and a message where the brokers
 lack what order by key takes. Before its offsets are changed, keylane's sessions of it are closed,
 unless it has members, which brokers refuse.
+Not done: a lane name as a topic of a share group.
 
 Source: KIP-932; docs/decisions/028, 048.
 """

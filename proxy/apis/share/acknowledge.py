@@ -5,6 +5,7 @@ the outcomes of each partition are taken all or not at all: one offset that the 
 refuses them with INVALID_RECORD_STATE. Outcomes of members are merged before the broker gets them,
 and the answer comes when it has confirmed them. RENEW moves the end of the member's own lock, which
 keylane keeps; the lock at the broker is renewed whatever the member does.
+Not done: nothing.
 
 Source: KIP-932, KIP-1222; docs/decisions/048.
 """
@@ -40,17 +41,17 @@ from keylane.wire.share import (
     read_share_acknowledge_request,
     write_share_acknowledge_response,
 )
+from keylane.wire.share_acks import group_of
 
 
 def look_share_acknowledge(request: Request, context: Context) -> Handler | None:
     """Return whether to relay: the group has no rule."""
     if not context.ordered.has_rules:
         return None
-    wanted = read_share_acknowledge_request(
-        request.frame, request.body_position, request.api_version
-    )
-    if not context.ordered.has_group(wanted.group):
+    at = request.body_position
+    if not context.ordered.has_group(group_of(request.frame, at)):
         return None
+    wanted = read_share_acknowledge_request(request.frame, at, request.api_version)
     return partial(handle_share_acknowledge, wanted=wanted)
 
 

@@ -7,6 +7,7 @@ A member gets records of ordered topics after its own principal was seen to have
 topic. It gets one record of a key at a time, at most its share of what is ready, and never more
 than it asks for, in both acquire modes (KIP-1206). Batches have only the records that it gets.
 A partition that this broker does not lead is answered NOT_LEADER_OR_FOLLOWER, with the leader.
+Not done: a hand-over of locks between nodes; the records come again, one delivery later.
 
 Source: KIP-932, KIP-1206, KIP-1222; docs/decisions/048.
 """
@@ -43,6 +44,7 @@ from keylane.wire.share import (
     read_share_fetch_request,
     write_share_fetch_response,
 )
+from keylane.wire.share_acks import group_of
 
 AT_ONCE_BYTES_MAX: Final = 256 * 1024
 """Bytes that are put into batches in the loop's own thread; to wake another takes longer."""
@@ -54,9 +56,10 @@ def look_share_fetch(request: Request, context: Context) -> Handler | None:
     """Return whether to relay: the group has no rule."""
     if not context.ordered.has_rules:
         return None
-    wanted = read_share_fetch_request(request.frame, request.body_position, request.api_version)
-    if not context.ordered.has_group(wanted.group):
+    at = request.body_position
+    if not context.ordered.has_group(group_of(request.frame, at)):
         return None
+    wanted = read_share_fetch_request(request.frame, at, request.api_version)
     return partial(handle_share_fetch, wanted=wanted)
 
 
@@ -82,7 +85,7 @@ def _refuse_renewal(wanted: ShareFetchRequest) -> ShareResponse | None:
         return None
     return ShareResponse(
         error_code=ErrorCode.invalid_request,
-        error_message="maxWaitMs, minBytes, maxBytes and maxRecords must be 0 if isRenewAck is true",
+        error_message="maxWaitMs, minBytes, maxBytes and maxRecords must be 0 with isRenewAck",
     )
 
 
@@ -110,7 +113,9 @@ async def _serve(
         picks = plan_picks(kept)
         is_large = picks.largest_bytes > AT_ONCE_BYTES_MAX
         pieces = await context.in_thread(picks.write) if is_large else picks.write()
-        asked.answer(place, records=pieces, acquired=acquired_of(kept))
+        acquired = acquired_of(kept)
+        context.ordered.tallies.note(partition.place, acquired)
+        asked.answer(place, records=pieces, acquired=acquired)
     return ShareResponse(
         throttle_ms=plain.throttle_ms,
         error_code=plain.error_code,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -35,7 +35,7 @@ from keylane.wire.share import (
 
 ShareRequest = ShareFetchRequest | ShareAcknowledgeRequest
 LOCK_MS: Final = 30_000
-"""Told to members while no broker has said the duration: Kafka's default."""
+"""Duration for members while no broker has given one: Kafka's default."""
 
 
 class TopicRef(NamedTuple):
@@ -80,13 +80,12 @@ class MemberRequest:
     partitions: list[OrderedPartition] = field(default_factory=list)
     """Those that took part in this request."""
 
-    def answer(self, place: Place, **values: object) -> None:
+    def answer(self, place: Place, **values: Any) -> None:
         """Add to the answer for a partition."""
         known = self.answers.get(place)
         if known is None:
-            self.answers[place] = ShareAnswer(place[1], **{"records": (), **values})  # type: ignore[arg-type]
-        elif values:
-            self.answers[place] = known._replace(**values)  # type: ignore[arg-type]
+            known = ShareAnswer(place[1], records=())
+        self.answers[place] = known._replace(**values) if values else known
 
     def topics(self) -> tuple[ShareTopicAnswer, ...]:
         """Return the answers by topic."""

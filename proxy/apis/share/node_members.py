@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from keylane.proxy.apis.share.plain_acks import note_plain_acks
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.places import with_own_endpoints
 from keylane.proxy.apis.shared.relay import forward
@@ -29,6 +30,7 @@ async def handle_share_session(request: Request, context: Context) -> Buffers:
     """Pass a request of a share session with the member id of this node's sessions."""
     number = context.placement.number
     assert number is not None, "the lone node relays"
+    note_plain_acks(request, context)
     body = with_node_member(request.body, number)
     answer = await forward(request, context, frame=request.with_body(body))
     return with_own_endpoints(request, answer, context)

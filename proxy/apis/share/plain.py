@@ -18,6 +18,7 @@ from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.places import show_endpoints
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.share.groups import Collector, Taken
+from keylane.share.acks import check_batches
 from keylane.share.sessions import ShareSession, next_epoch
 from keylane.wire.header import ApiKey
 from keylane.wire.share import (
@@ -39,7 +40,7 @@ TURN_MS: Final = 100
 
 
 class PlainPart:
-    """What the broker is asked of a request, and what it has answered."""
+    """The broker's part of a request, and its answer."""
 
     def __init__(
         self,
@@ -97,12 +98,19 @@ class PlainPart:
                 upstream, max_wait_ms=wait_ms, max_records=records_max, forgotten=forgotten
             )
         self._is_sent = True
+        self._count_acks(topics)
         response = await self._exchange(upstream)
         self.throttle_ms = max(self.throttle_ms, response.throttle_ms)
         self.error_code, self.error_message = response.error_code, response.error_message
         self.topics = (*self.topics, *response.topics)
         if not response.error_code:
             self._session.upstream_epoch = INITIAL_EPOCH if is_final else next_epoch(epoch)
+
+    def _count_acks(self, topics: Sequence[ShareTopic]) -> None:
+        for topic in topics:
+            for entry in topic.partitions:
+                if not check_batches(entry.acks):
+                    self._context.stats.count_share_acks(entry.acks)
 
     async def _exchange(
         self, upstream: ShareFetchRequest | ShareAcknowledgeRequest

@@ -4,31 +4,13 @@
 // `state`: figures, loads, owners, lags; the last one counts. Nothing is fetched from elsewhere.
 // A lane index is lane * partitions + partition, as everywhere in keylane.
 
+import { showShares } from "./shares.js";
 import { drawStrips, laneAt, ownerColor } from "./strips.js";
+import { amount, cell, count, sum } from "./text.js";
 
 const byId = (id) => document.getElementById(id);
 const view = { topics: [], state: null, group: null, marked: null };
 const cards = new Map();
-
-const amount = (value, unit = "") => {
-  if (value === null || value === undefined) return "–";
-  const steps = ["", "k", "M", "G", "T"];
-  let step = 0;
-  while (Math.abs(value) >= 1000 && step < steps.length - 1) { value /= 1000; step += 1; }
-  const digits = step > 0 && Math.abs(value) < 100 ? 1 : 0;
-  return `${value.toFixed(digits)}${steps[step] || unit ? " " : ""}${steps[step]}${unit}`;
-};
-
-const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
-
-const sum = (values) => values.reduce((total, value) => total + (value ?? 0), 0);
-
-const cell = (row, content, kind) => {
-  const td = row.insertCell();
-  if (kind) td.className = kind;
-  if (content instanceof Node) td.append(content); else td.textContent = content;
-  return td;
-};
 
 const group = () => view.state?.groups.find((one) => one.name === view.group) ?? null;
 
@@ -234,6 +216,7 @@ function onState(state) {
   showNode(state.node);
   showGroups(state);
   showMembers();
+  showShares(state);
   draw();
 }
 

@@ -20,7 +20,6 @@ from keylane.wire.parts import NodeEndpoint
 from keylane.wire.primitives import UVARINT_MAX, write_uvarint
 from keylane.wire.share import (
     ACCEPT,
-    RECORD_LIMIT,
     RELEASE,
     RENEW,
     AckBatch,
@@ -180,7 +179,7 @@ def test_a_fetch_has_kios_fields(version: int) -> None:
         max_bytes=1000,
         max_records=20,
         batch_size=10,
-        acquire_mode=RECORD_LIMIT if version >= 2 else 0,
+        acquire_mode=1 if version >= 2 else 0,
         is_renewal=version >= 2,
         topics=(ShareTopic(None, TOPIC_ID.bytes, (SharePartition(3, ACKS),)),),
         forgotten=(ForgottenShareTopic(None, TOPIC_ID.bytes, (1, 2)),),
@@ -193,7 +192,7 @@ def test_a_fetch_has_kios_fields(version: int) -> None:
     assert (entity.min_bytes, entity.max_bytes) == (1, 1000)
     assert (entity.max_records, entity.batch_size) == (20, 10)
     if version >= 2:
-        assert (entity.share_acquire_mode, entity.is_renew_ack) == (RECORD_LIMIT, True)
+        assert (entity.share_acquire_mode, entity.is_renew_ack) == (1, True)
     topic, partition = entity.topics[0], entity.topics[0].partitions[0]
     assert (topic.topic_id, partition.partition_index) == (TOPIC_ID, 3)
     batches = partition.acknowledgement_batches

@@ -17,28 +17,31 @@ from keylane.config.node import LaneRule
 from keylane.errors import UpstreamLost
 from keylane.proxy.control import live_feed
 from keylane.proxy.control.api.problems import answer_problems
+from keylane.proxy.control.describe import GroupReport
 from keylane.proxy.control.live_feed import GROUPS_MAX, PAGES, VIEWERS_MAX, LiveFeed
+from keylane.proxy.control.shares.report import ShareReport
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
 from tests.transcript.fake import FakeContext
 
 
 class FakeDescriber:
-    """Describes no group; counts how often it is asked."""
+    """Describes all groups alike; counts how often it is asked."""
 
-    def __init__(self, *, fails: bool = False) -> None:
+    def __init__(self, *, fails: bool = False, report: GroupReport | None = None) -> None:
         self.asked: list[str] = []
-        self._fails = fails
+        self._fails, self._report = fails, report
 
-    async def describe(self, group: str) -> None:
+    async def describe(self, group: str) -> GroupReport | None:
         self.asked.append(group)
         if self._fails:
             raise UpstreamLost("no broker")
+        return self._report
 
 
 @asynccontextmanager
 async def serving(
-    describer: FakeDescriber, *, groups: tuple[str, ...] = ()
+    describer: FakeDescriber, *, groups: tuple[str, ...] = (), share_groups: tuple[str, ...] = ()
 ) -> AsyncIterator[tuple[LiveFeed, ClientSession]]:
     context = FakeContext(LaneRule(topic="orders", lanes=4))
     feed = LiveFeed(
@@ -47,6 +50,7 @@ async def serving(
         ProxyStats(),
         views=lambda: [context.lanes("orders")],
         groups=lambda: groups,
+        share_groups=lambda: share_groups,
     )
     app = web.Application(middlewares=[answer_problems])
     app.add_routes(feed.routes())
@@ -112,6 +116,31 @@ async def test_a_group_that_cannot_be_described_is_left_out(caplog) -> None:
 
     assert found["state"]["groups"] == []
     assert "group=g reason=no broker" in caplog.text
+
+
+async def test_share_groups_stand_beside_lanes() -> None:
+    """One that is described is shown; it has no lanes, so it is no group of lanes."""
+    share = ShareReport(is_ordered=True, members=(), partitions=())
+    report = GroupReport(
+        group="s",
+        state="Stable",
+        assignor="simple",
+        coordinator=1,
+        generation_id=4,
+        members=(),
+        lanes=(),
+        share=share,
+    )
+    names = tuple(f"s{number}" for number in range(GROUPS_MAX + 2))
+    async with (
+        serving(FakeDescriber(report=report), groups=("g",), share_groups=names) as (_, browser),
+        browser.get("/page/events") as response,
+    ):
+        state = dict(await events(response, 2))["state"]
+
+    assert state["groups"] == []
+    assert [shown["name"] for shown in state["shares"]] == ["s"] * GROUPS_MAX
+    assert state["shares_left_out"] == 2
 
 
 async def test_more_pages_than_the_bound_are_refused() -> None:

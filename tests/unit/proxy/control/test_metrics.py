@@ -44,3 +44,16 @@ def test_every_source_is_asked_for_each_scrape() -> None:
     stats.sessions = 3
 
     assert "keylane_sessions 3.0" in exposition.text()
+
+
+async def test_what_takes_long_is_looked_at_before_a_scrape() -> None:
+    """Each look is awaited, then the sources give what it has found."""
+    stats = ProxyStats()
+
+    async def look() -> None:
+        stats.sessions += 4
+
+    exposition = Exposition([stats.samples], [look])
+
+    assert "keylane_sessions 4.0" in await exposition.look()
+    assert "keylane_sessions 8.0" in await exposition.look()

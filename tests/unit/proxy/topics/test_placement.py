@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from keylane.errors import ConfigInvalid
@@ -132,3 +134,12 @@ def test_places_of_topics_that_are_gone_are_forgotten(monkeypatch: pytest.Monkey
 def test_places_do_not_change_between_versions() -> None:
     """Nodes of two versions, side by side in a rolling update, have to agree."""
     assert spread("orders", 12, (0, 1, 2)) == [0, 0, 1, 2, 1, 1, 2, 2, 0, 2, 0, 1]
+
+
+def test_the_control_port_of_another_node() -> None:
+    """None for this node, for one that is not known, and for one without a control port."""
+    nodes = (replace(info(1), control="http://node1:9100"), replace(info(2), control="http://me"))
+    placement = among(2, *nodes, info(3))
+
+    assert placement.control_of(1) == "http://node1:9100"
+    assert [placement.control_of(number) for number in (2, 3, 4, None)] == [None] * 4

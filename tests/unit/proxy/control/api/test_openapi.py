@@ -70,3 +70,16 @@ async def test_probes_and_statistics_are_text() -> None:
             assert answer.status == 200
         async with session.get(f"{port.url}/metrics") as answer:
             assert "keylane_" in await answer.text()
+
+
+async def test_a_group_is_described_where_it_is_served() -> None:
+    """Another node is named, but for a share group that has windows here."""
+    async with control_port() as port, aiohttp.ClientSession() as session:
+        port.nodes["billing"] = "http://node-2:9100"
+        async with session.get(f"{port.url}/groups/billing", allow_redirects=False) as answer:
+            assert answer.status == 307
+            assert answer.headers["Location"] == "http://node-2:9100/groups/billing"
+        port.open_shares.add("billing")
+        async with session.get(f"{port.url}/groups/billing", allow_redirects=False) as answer:
+            assert answer.status == 200
+            assert (await answer.json())["share"] is None

@@ -1,0 +1,41 @@
+"""Records that members of ordered share groups have got, counted since the start of the node.
+
+Source: docs/decisions/018. A window counts its records too, until it is closed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from keylane.proxy.share.broker_session import SharedPlace
+from keylane.wire.share import Acquired
+
+PAIRS_MAX: Final = 100
+"""Pairs of group and topic that are counted one by one; the others share one."""
+GROUP_CHARS_MAX: Final = 249
+"""Kafka's bound of a topic name; a group id may be longer, and is cut."""
+OTHERS: Final = "(others)"
+"""A label that is no name of a topic."""
+
+Pair = tuple[str, str]
+"""Group and topic."""
+
+
+class ShareTallies:
+    """Counters by group and topic. Invariant: both have the same pairs, `PAIRS_MAX` and one."""
+
+    def __init__(self) -> None:
+        self.handed_out: Counter[Pair] = Counter()
+        self.redelivered: Counter[Pair] = Counter()
+        """Of those, records that had been delivered before."""
+
+    def note(self, place: SharedPlace, acquired: Iterable[Acquired]) -> None:
+        """Count what an answer hands out of a partition."""
+        pair = place.group[:GROUP_CHARS_MAX], place.topic
+        if pair not in self.handed_out and len(self.handed_out) >= PAIRS_MAX:
+            pair = OTHERS, OTHERS
+        for first, last, count in acquired:
+            self.handed_out[pair] += last - first + 1
+            self.redelivered[pair] += last - first + 1 if count > 1 else 0
