@@ -16,6 +16,7 @@ from tests.integration.share_wire import (
     RECORD_LIMIT,
     REJECT,
     RELEASE,
+    Acks,
     Answer,
     Part,
     ShareClient,
@@ -77,7 +78,7 @@ def forms(shown: Scene, bootstrap: str) -> dict[str, Any]:
     other = second(shown, member, bootstrap)
     assert member.take(6, mode=RECORD_LIMIT) == dict.fromkeys(range(6), 1)
     assert other.take(2, mode=RECORD_LIMIT) == {6: 1, 7: 1}
-    rows = {
+    rows: dict[str, Acks] = {
         "beyond": [(500, 501, [ACCEPT])],
         "of another member": [(6, 7, [ACCEPT])],
         "one good, one bad": [(0, 0, [ACCEPT]), (7, 7, [ACCEPT])],
