@@ -186,3 +186,12 @@ def records_in(records: Mapping[int, Held], batches: Iterable[AckBatch]) -> list
             if record is not None:
                 found.append(record)
     return found
+
+
+def abandon(records: Iterable[Held], error_code: int) -> None:
+    """Answer all outcomes that wait with a code; the records are of no window any more."""
+    for record in records:
+        ticket, record.ticket = record.ticket, None
+        record.state, record.member = GONE, None
+        if ticket is not None:
+            ticket.confirm(error_code)

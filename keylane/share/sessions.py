@@ -44,6 +44,8 @@ class ShareSession:
     """Epoch of the member's last request."""
     places: dict[Place, None] = field(default_factory=dict)
     """Partitions in the order in which they came."""
+    forgotten: set[Place] = field(default_factory=set)
+    """Partitions that were removed while the member held records of them."""
     topics: dict[bytes, Any] = field(default_factory=dict)
     """By id: topics that keylane orders, as the caller knows them."""
     upstream_epoch: int = INITIAL_EPOCH

@@ -59,9 +59,14 @@ REFUSED: Final = (
     ErrorCode.unsupported_version,
 )
 """Codes that do not go away by asking again."""
+TAKEN: Final = (ErrorCode.share_session_not_found, ErrorCode.invalid_share_session_epoch)
 LATEST: Final = -1
 ACKNOWLEDGE_S: Final = 30.0
 """Time for an acknowledgement, which waits for the share coordinator's write."""
+
+
+class SessionTaken(UpstreamLost):
+    """Another session of this name was opened, or the broker has dropped this one."""
 
 
 class SharedPlace(NamedTuple):
@@ -193,7 +198,12 @@ class BrokerSession:
         return int(found[0].offset)
 
     async def end(self) -> None:
-        """Close the session at the broker, which releases what it holds. Raises: UpstreamLost."""
+        """Close the session at the broker, which releases what it holds. Raises: UpstreamLost.
+
+        A broker takes the final epoch for whatever session has the name. So another epoch goes
+        before, which it refuses if another node has opened one.
+        """
+        await self._ask_fetch(self._nothing())
         self._epoch = FINAL_EPOCH
         await self._ask_fetch(self._nothing(joins=False))
 
@@ -235,6 +245,9 @@ class BrokerSession:
         if code in REFUSED:
             name = ErrorCode(code).name
             raise ShareRefused(f"{self.place}: {name}: {response.error_message}")
+        if code in TAKEN:
+            name = ErrorCode(code).name
+            raise SessionTaken(f"share session: {self.place}: {name} {response.error_message}")
         if code:
             raise self._lost(f"error {code} {response.error_message}")
         self._epoch = next_epoch(max(self._epoch, INITIAL_EPOCH))

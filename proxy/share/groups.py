@@ -33,6 +33,8 @@ LINGER_S: Final = 60.0
 Giving records back counts as a delivery. A member that is started again and again would use up the
 deliveries of records that it has never seen.
 """
+FORGOTTEN_S: Final = 0.5
+"""Time between two looks whether a session still holds records of a partition it has forgotten."""
 
 
 class Taken(NamedTuple):
@@ -118,13 +120,34 @@ class OrderedGroups:
         if timer is not None:
             timer.cancel()
         partition.join(session, records_max)
+        session.forgotten.discard(key[1])
         session.add((key[1],))
 
-    def leave(self, session: ShareSession, place: Place) -> None:
+    def forget(self, session: ShareSession, place: Place) -> None:
+        """Give a session no more of a partition; what it holds stays its own, as at a broker."""
+        partition = self.find(session.key.group, place)
+        if session.drop((place,)) and partition is not None:
+            partition.forget(session)
+            session.forgotten.add(place)
+            self._leave_when_done(session, place)
+
+    def _leave_when_done(self, session: ShareSession, place: Place) -> None:
+        partition = self.find(session.key.group, place)
+        if place not in session.forgotten or partition is None:
+            return
+        if partition.is_busy(session):
+            loop = asyncio.get_running_loop()
+            loop.call_later(FORGOTTEN_S, self._leave_when_done, session, place)
+        else:
+            self._leave(session, place)
+
+    def _leave(self, session: ShareSession, place: Place) -> None:
         """Release what a session holds of a partition, which closes some time after its last."""
+        session.drop((place,))
+        session.forgotten.discard(place)
         key = session.key.group, place
         partition = self._partitions.get(key)
-        if not session.drop((place,)) or partition is None:
+        if partition is None:
             return
         partition.leave(session)
         if not partition.has_members and key not in self._lingering:
@@ -133,8 +156,8 @@ class OrderedGroups:
 
     def end(self, session: ShareSession) -> None:
         """Release all that a closed session holds."""
-        for place in list(session.places):
-            self.leave(session, place)
+        for place in [*session.places, *session.forgotten]:
+            self._leave(session, place)
 
     def connection_closed(self, connection: str) -> None:
         """End the sessions that a client's connection has opened."""

@@ -21,7 +21,7 @@ from keylane.errors import KeylaneError, ShareRefused
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.lanes.split_io import ReaderKit
 from keylane.proxy.share.alarm import Alarm
-from keylane.proxy.share.broker_session import BrokerSession, SharedPlace
+from keylane.proxy.share.broker_session import BrokerSession, SessionTaken, SharedPlace
 from keylane.proxy.share.confirmations import Confirmations
 from keylane.proxy.share.copies import Copies
 from keylane.proxy.share.dead_letters import DeadLetters
@@ -31,7 +31,7 @@ from keylane.proxy.share.intake import BatchUnreadable, Hole, Intake
 from keylane.proxy.share.settling import UNKNOWN, ask_progress, holds_all
 from keylane.proxy.share.watcher import LogWatcher, has_records
 from keylane.share.dispatcher import Dispatcher
-from keylane.share.held import Held, Ticket
+from keylane.share.held import Held, Ticket, abandon
 from keylane.share.summary import WindowSummary, summarise
 from keylane.tasks import spawn
 from keylane.wire.share import AckBatch
@@ -51,6 +51,9 @@ CHECKS_PER_LOCK: Final = 30
 """Looks at members' time in the duration of a lock."""
 PAUSES_S: Final = (0.0, 0.1, 0.3, 1.0, 2.0)
 """Before each try to open a session again."""
+TAKEN_TRIES: Final = 3
+"""Pause after another session of the name, so that two nodes do not take it in turns."""
+STAND_BY_S: Final = 0.2
 CONFIRM_S: Final = 25.0
 """Below the clients' `request.timeout.ms` of 30 s."""
 
@@ -102,6 +105,8 @@ class ShareKit:
     held_bytes: HeldBytes
     letters: DeadLetters
     clock: Callable[[], float]
+    is_here: Callable[[SharedPlace], bool]
+    """Returns whether members of a partition are sent to this node."""
 
 
 class OrderedPartition:
@@ -109,13 +114,7 @@ class OrderedPartition:
 
     def __init__(self, kit: ShareKit, place: SharedPlace, rule: ShareRule) -> None:
         self.place, self.rule = place, rule
-        dispatcher = self.dispatcher = Dispatcher(
-            several_per_key=rule.several_per_key,
-            pause_s=rule.pause_s,
-            copies_rejected=rule.dead_letter is not None,
-        )
-        self._kit, clock = kit, kit.clock
-        self._clock = clock
+        self._kit, self._clock = kit, kit.clock
         self.error_code = 0
         """Code for members while the partition cannot be served; 0: it can."""
         self.leader: tuple[int, int] | None = None
@@ -128,19 +127,35 @@ class OrderedPartition:
         """Time until which members beside keylane are known to hold records."""
         self._delivery_limit: int | None = None
         self._is_closing = False
-        self._confirmations = Confirmations(dispatcher, clock)
-        self._intake = Intake(
-            place, dispatcher, self._confirmations, kit.reader_kit, kit.held_bytes, clock
-        )
-        self._copies = Copies(place, rule.dead_letter, dispatcher, kit.letters, clock, self.wake)
+        self._make_window()
         self._watcher = LogWatcher(kit.cluster, kit.reader_kit, place, self._news_came)
         self._task = spawn(self._run(), f"share {place}")
+
+    def _make_window(self) -> None:
+        """Begin without records, and without members."""
+        kit, rule, clock = self._kit, self.rule, self._clock
+        dispatcher = self.dispatcher = Dispatcher(
+            several_per_key=rule.several_per_key,
+            pause_s=rule.pause_s,
+            copies_rejected=rule.dead_letter is not None,
+        )
+        self._confirmations = Confirmations(dispatcher, clock)
+        self._intake = Intake(
+            self.place, dispatcher, self._confirmations, kit.reader_kit, kit.held_bytes, clock
+        )
+        self._copies = Copies(
+            self.place, rule.dead_letter, dispatcher, kit.letters, clock, self.wake
+        )
 
     # Members.
     def join(self, member: Any, records_max: int) -> None:
         """Note a member and the records that it takes at a time."""
         self.dispatcher.join(member)
         self._demand[member] = records_max
+
+    def forget(self, member: Any) -> None:
+        """Note that a member takes no more; it holds what it has."""
+        self._demand.pop(member, None)
 
     def leave(self, member: Any) -> None:
         """Release what a member holds."""
@@ -154,10 +169,16 @@ class OrderedPartition:
 
     def acknowledge(self, member: Any, batches: Sequence[AckBatch]) -> Outcome | int:
         """Take a member's outcomes; return their error code, or what to wait for."""
+        if not self._is_here:
+            return ErrorCode.not_leader_or_follower
         outcome = Outcome()
         code = self.dispatcher.acknowledge(member, batches, self._clock(), outcome.over)
         self.wake()
         return outcome if code is None else code
+
+    def is_busy(self, member: Any) -> bool:
+        """Return whether a member holds records. Cost: one pass over the window."""
+        return any(record.member is member for record in self.dispatcher.records.values())
 
     def has_member(self, member: Any) -> bool:
         """Return whether a member takes part."""
@@ -165,8 +186,8 @@ class OrderedPartition:
 
     @property
     def has_members(self) -> bool:
-        """Return whether any member takes part."""
-        return bool(self._demand)
+        """Return whether any member takes part, or holds records yet."""
+        return self.dispatcher.member_count > 0
 
     def summary(self) -> WindowSummary:
         """Return the window in numbers."""
@@ -193,6 +214,11 @@ class OrderedPartition:
         await asyncio.wait({self._task})
         self._copies.close()
 
+    @property
+    def _is_here(self) -> bool:
+        """Return whether members of the partition are sent to this node."""
+        return self._kit.is_here(self.place)
+
     # The task.
     async def _run(self) -> None:
         tries = 0
@@ -200,13 +226,15 @@ class OrderedPartition:
             await asyncio.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             session = None
             try:
+                if not self._is_here:
+                    await self._stand_by()
+                    continue
                 await self._learn_limit()
                 session = await BrokerSession.open(self._kit.cluster, self.place)
                 self.leader = session.leader_id, session.leader_epoch
                 await self._settle(session)
                 self.error_code = tries = 0
                 await self._serve(session)
-                await session.end()
             except (ShareRefused, BatchUnreadable) as error:
                 if not self.error_code:
                     log.error("share group is not served: %s", error)
@@ -215,6 +243,9 @@ class OrderedPartition:
                     ErrorCode.corrupt_message if is_bad else ErrorCode.unknown_server_error
                 )
                 tries = len(PAUSES_S)
+            except SessionTaken as error:
+                log.info("share session is opened again %s reason=%s", self.place, error)
+                tries = TAKEN_TRIES
             except (KeylaneError, OSError) as error:
                 level = logging.WARNING if tries == 1 else logging.DEBUG
                 log.log(level, "share session is opened again %s reason=%s", self.place, error)
@@ -229,9 +260,24 @@ class OrderedPartition:
                 self.dispatcher.lose_all(self._clock())
                 self._copies.start()
 
+    async def _stand_by(self) -> None:
+        """Wait while another node has the partition; what members hold is forgotten here."""
+        log.info("share group goes on at another node %s", self.place)
+        self._copies.close()
+        abandon(self.dispatcher.records.values(), ErrorCode.not_leader_or_follower)
+        self._make_window()
+        for member in self._demand:
+            self.dispatcher.join(member)
+        while not self._is_closing and not self._is_here:
+            await self._work.wait(STAND_BY_S)
+
     async def _serve(self, session: BrokerSession) -> None:
+        """Serve members until the partition is closed, or placed at another node.
+
+        Only an owner ends the session: of another node it is the next one by the same name.
+        """
         dispatcher, confirmations, intake = self.dispatcher, self._confirmations, self._intake
-        while not self._is_closing:
+        while not self._is_closing and self._is_here:
             now_s = self._clock()
             if now_s >= self._tick_s:
                 dispatcher.expire(now_s)
@@ -253,6 +299,8 @@ class OrderedPartition:
                 await self._fetch(session, wanted)
             else:
                 await self._rest(wanted)
+        if self._is_here:
+            await session.end()
 
     async def _rest(self, wanted: int) -> None:
         """Wait until something happens, or is due."""

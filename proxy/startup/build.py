@@ -52,7 +52,7 @@ from keylane.proxy.share.partition import ShareKit
 from keylane.proxy.startup.control_setup import ControlBase, Upkeep, make_control
 from keylane.proxy.startup.group_start import GroupStart
 from keylane.proxy.startup.node_parts import NodeParts
-from keylane.proxy.topics.placement import Placement
+from keylane.proxy.topics.placement import Placement, is_placed_here
 from keylane.proxy.topics.settings_store import SettingsStore
 from keylane.proxy.topics.switches import SwitchBoard
 from keylane.tasks import Watched
@@ -109,7 +109,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
     )
     own_topics = own_topic_clients(base)
     groups = build_groups(base, own_topics, nodes)
-    loads, tallies = LaneLoads(time.monotonic), LaneTallies()
+    loads, tallies, placement = LaneLoads(time.monotonic), LaneTallies(), Placement(config.node)
     fetcher, feed = build_readers(base, own_topics, groups, loads, tallies)
     brokers = Listeners(calls.bind_broker, stats, on_bound=calls.rejoin)
     shared: Shared = Shared(
@@ -122,9 +122,9 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         stats=stats,
         admission=entrance.admission,
         switches=SwitchBoard(config),
-        ordered=build_ordered(base, own_topics, fetcher),
+        ordered=build_ordered(base, fetcher, own_topics, placement),
         clock=time.monotonic,
-        placement=Placement(config.node),
+        placement=placement,
     )
     settings = SettingsStore(
         own_topics,
@@ -246,15 +246,19 @@ def build_readers(
 
 
 def build_ordered(
-    base: ControlBase, own_topics: OwnTopicClients, fetcher: LaneFetcher
+    base: ControlBase, fetcher: LaneFetcher, own_topics: OwnTopicClients, placement: Placement
 ) -> OrderedGroups:
-    """Share groups in the order of keys; memory and threads are those of the readers."""
+    """Make the share groups in key order."""
+    cluster = base.cluster
     kit = ShareKit(
-        cluster=base.cluster,
+        cluster=cluster,
         reader_kit=fetcher.kit,
         held_bytes=HeldBytes(fetcher.cache),
         letters=DeadLetters(own_topics),
         clock=time.monotonic,
+        is_here=lambda place: is_placed_here(
+            placement, cluster.registry, cluster.leaders, place.topic, place[2:]
+        ),
     )
     return OrderedGroups(kit, base.config.share_groups)
 

@@ -208,6 +208,19 @@ def spread(topic: str, partition_count: int, numbers: Sequence[int]) -> Sequence
     return [placed[partition] for partition in range(partition_count)]
 
 
+def is_placed_here(
+    placement: Placement,
+    registry: TopicRegistry,
+    leaders: Mapping[PartitionKey, tuple[int, int]],
+    topic: str,
+    place: PartitionKey,
+) -> bool:
+    """Return whether clients of a partition are sent to this node."""
+    leader_id, _ = leaders.get(place, (-1, -1))
+    count = registry.count_of(topic)
+    return placement.node_of_partition(topic, place[1], count, leader_id) == placement.number
+
+
 def forget_gained(
     sequences: SequenceMap,
     registry: TopicRegistry,

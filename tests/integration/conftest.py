@@ -9,7 +9,7 @@ import subprocess
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -24,6 +24,7 @@ from .made_topics import make_topic
 if TYPE_CHECKING:
     from .secured_stage import Stage
     from .share_sides import Sides
+    from .share_stage import Scene, ShareStage
 
 HERE = Path(__file__).parent
 KEPT = {"log.retention.ms": "-1"}
@@ -242,6 +243,48 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     finally:
         built.stop()
     assert not leaks
+
+
+@pytest.fixture(scope="session")
+def share_stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShareStage]:
+    """A broker and keylane for share groups in key order; a test may restart either."""
+    from .share_stage import ShareStage
+
+    built = ShareStage(tmp_path_factory.mktemp("share"))
+    try:
+        built.start()
+        yield built
+    finally:
+        built.stop()
+
+
+class SceneFactory(Protocol):
+    """Makes a topic and a share group in key order, in `share_stage`."""
+
+    def __call__(
+        self,
+        rule: str = ...,
+        *,
+        partitions: int = ...,
+        config: dict[str, str] | None = ...,
+        **group_configs: str | int,
+    ) -> Scene:
+        """`rule` is the start of a group's name in `share_stage.RULES`."""
+        ...
+
+
+@pytest.fixture
+def scene(share_stage: ShareStage) -> Iterator[SceneFactory]:
+    """Factory of scenes; their members' connections end with the test."""
+    made: list[Scene] = []
+
+    def make(rule: str = "order", **options: Any) -> Scene:
+        made.append(share_stage.scene(rule, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
 
 
 _topic_numbers = itertools.count(1)

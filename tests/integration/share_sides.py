@@ -112,6 +112,11 @@ def write_records(
         for number in range(count)
     )
     batch = Batch(0, records, base_timestamp=timestamp_ms, max_timestamp=timestamp_ms)
+    return append(bootstrap, topic, batch, partition=partition)
+
+
+def append(bootstrap: str, topic: str, batch: Batch, *, partition: int = 0) -> int:
+    """Append a batch with acks=all; return its first offset."""
     part = {"index": partition, "records": write_batch(batch)}
     asked = {
         "acks": -1,

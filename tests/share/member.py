@@ -24,17 +24,16 @@ Report = Mapping[str, Any]
 Settings = Mapping[str, object]
 
 
-class JavaProgram:
-    """A process of a program of this folder; its lines are read as they come."""
+class LineProgram:
+    """A process whose lines are read as they come, and that ends with its stdin."""
 
-    def __init__(self, main_class: str, *args: str) -> None:
+    def __init__(self, command: Sequence[str]) -> None:
         """Start it. Its log goes to this process' stderr."""
-        class_path = compile_source(HERE / f"{main_class}.java", compiler_jars())
         self._lines: list[str] = []
         self._is_over = False
         self._changed, self._writing = threading.Condition(), threading.Lock()
         self._process = subprocess.Popen(
-            [str(find_java()), *JVM_ARGS, *OWN_ARGS, "-cp", class_path, main_class, *args],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -117,6 +116,16 @@ class JavaProgram:
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
+
+
+class JavaProgram(LineProgram):
+    """A process of a program of this folder."""
+
+    def __init__(self, main_class: str, *args: str) -> None:
+        """Start it."""
+        class_path = compile_source(HERE / f"{main_class}.java", compiler_jars())
+        java = [str(find_java()), *JVM_ARGS, *OWN_ARGS, "-cp", class_path, main_class]
+        super().__init__([*java, *args])
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,9 +12,13 @@ Source: KIP-932, KIP-1222; docs/decisions/048.
 
 from __future__ import annotations
 
+import uuid
 from functools import partial
 
+from kio.schema.errors import ErrorCode
+
 from keylane.proxy.apis.share.members import (
+    MemberRequest,
     acknowledge,
     close_session,
     confirm,
@@ -30,6 +34,7 @@ from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
 from keylane.wire.parts import KeyedTopic
 from keylane.wire.share import (
+    INITIAL_EPOCH,
     ShareAcknowledgeRequest,
     ShareAnswer,
     ShareResponse,
@@ -63,6 +68,8 @@ async def handle_share_acknowledge(
         else:
             asked = await part_topics(session, wanted.topics, context)
             acknowledge(asked, context, is_renewal=wanted.is_renewal, version=version)
+            if session.upstream_epoch == INITIAL_EPOCH:
+                _refuse_plain(asked, context)
             plain = PlainPart(request, wanted, asked.plain, session, context)
             if plain.is_needed and (asked.plain or is_final(wanted)):
                 await plain.ask(wait_ms=0, records_max=0)
@@ -81,6 +88,17 @@ async def handle_share_acknowledge(
                 topics=(*ordered, *plain.topics),
             )
     return request.answer(write_share_acknowledge_response(response, version))
+
+
+def _refuse_plain(asked: MemberRequest, context: Context) -> None:
+    """Answer topics that the broker serves, of a member that has no session there."""
+    for topic in asked.plain:
+        assert topic.topic_id is not None, "share requests name topics by id"
+        is_known = context.registry.name_of_id(uuid.UUID(bytes=topic.topic_id)) is not None
+        code = ErrorCode.invalid_record_state if is_known else ErrorCode.unknown_topic_id
+        for entry in topic.partitions:
+            asked.answer((topic.topic_id, entry.partition), ack_error_code=int(code))
+    asked.plain.clear()
 
 
 def _plain_error(answer: ShareAnswer) -> ShareAnswer:

@@ -134,15 +134,15 @@ def _update_places(wanted: ShareFetchRequest, asked: MemberRequest, context: Con
         for topic in asked.ordered:
             for entry in topic.partitions:
                 place = topic.ref.topic_id.bytes, entry.partition
-                if topic.error_code:
-                    asked.answer(place, error_code=topic.error_code)
+                if code := topic.error_of(entry.partition):
+                    asked.answer(place, error_code=code)
                 elif place not in session.places:
                     shared = topic.place_of(session.key.group, entry.partition)
                     ordered.join(session, shared, topic.rule, records_max)
     for forgotten in wanted.forgotten:
         assert forgotten.topic_id is not None, "share requests name topics by id"
         for partition in forgotten.partitions:
-            ordered.leave(session, (forgotten.topic_id, partition))
+            ordered.forget(session, (forgotten.topic_id, partition))
 
 
 def _led_here(

@@ -51,7 +51,14 @@ class OrderedTopic(NamedTuple):
     ref: TopicRef
     rule: ShareRule
     error_code: int
+    partition_count: int
     partitions: tuple[SharePartition, ...]
+
+    def error_of(self, partition: int) -> int:
+        """Return the code that refuses a partition, or 0."""
+        if self.error_code or 0 <= partition < self.partition_count:
+            return self.error_code
+        return ErrorCode.unknown_topic_or_partition
 
     def place_of(self, group: str, partition: int) -> SharedPlace:
         """Return a partition of it."""
@@ -142,7 +149,8 @@ async def part_topics(
         code = context.known_right_error(ref, Operation.READ)
         if code is None:
             code = await context.right_error(ref, Operation.READ)
-        asked.ordered.append(OrderedTopic(ref, rule, code, topic.partitions))
+        count = 0 if code else await _count_of(ref.topic, topic.partitions, context)
+        asked.ordered.append(OrderedTopic(ref, rule, code, count, topic.partitions))
     return asked
 
 
@@ -159,6 +167,14 @@ async def _find_rule(
     return known
 
 
+async def _count_of(name: str, wanted: Iterable[SharePartition], context: Context) -> int:
+    """Return a topic's partitions, asked for anew if a request names one that is not known."""
+    highest = max((entry.partition for entry in wanted), default=-1)
+    if highest >= context.registry.count_of(name):
+        await context.refresh_topic(name)
+    return context.registry.count_of(name)
+
+
 def acknowledge(asked: MemberRequest, context: Context, *, is_renewal: bool, version: int) -> None:
     """Take the outcomes of a request; those that a broker must confirm are `pending`."""
     for topic in asked.ordered:
@@ -166,7 +182,9 @@ def acknowledge(asked: MemberRequest, context: Context, *, is_renewal: bool, ver
             if not acks:
                 continue
             place = topic.ref.topic_id.bytes, partition
-            code = topic.error_code or _renewal_error(acks, is_renewal=is_renewal, version=version)
+            code = topic.error_of(partition) or _renewal_error(
+                acks, is_renewal=is_renewal, version=version
+            )
             if code:
                 asked.answer(place, ack_error_code=code)
                 continue

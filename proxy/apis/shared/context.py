@@ -235,6 +235,10 @@ class Context:
         """Take note of brokers in an answer; listeners are bound on return, where they can be."""
         await self._shared.cluster.learn_brokers(entries)
 
+    async def refresh_topic(self, name: str) -> None:
+        """Ask for a topic's partitions anew. Raises: UpstreamLost."""
+        await self._shared.cluster.refresh_topic(name)
+
     def learn_topic(self, entry: Any) -> None:
         """Take note of a topic in a Metadata answer that has its id."""
         self._shared.cluster.learn_topic(entry)

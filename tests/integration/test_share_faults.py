@@ -1,0 +1,168 @@
+"""Share groups in key order while keylane, the broker and members come and go; Kafka's tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import pytest
+
+from keylane.embedded import run_java_tool
+from keylane.wire.header import ApiKey
+from tests.integration.share_stage import Member, Scene, ShareStage
+from tests.integration.share_wire import RECORD_LIMIT, PlainWire, call
+
+pytestmark = pytest.mark.timeout(400)  # kernels may have to be compiled first
+NON_EMPTY: Final = 68
+NOT_HERE: Final = (
+    "records of a share group are not at keylane: members beside it hold them, or a transaction is "
+    "open group={} "
+)
+KEYS = tuple(f"k{number}" for number in range(10))
+
+
+def restart(stage: ShareStage) -> None:
+    """Stop keylane, which gives back what it holds; start it again."""
+    stage.proxy.restart()
+
+
+def kill(stage: ShareStage) -> None:
+    """Kill -9 keylane, start it again."""
+    stage.proxy.kill()
+    stage.proxy.start()
+
+
+@pytest.mark.parametrize("how", [restart, kill])
+def test_records_in_flight_and_held_come_again_in_order_after_a_restart(
+    how: Callable[[ShareStage], None], scene, share_stage
+) -> None:
+    """Ten records that were out and twenty behind them come once more, each key in its order."""
+    shown = scene()
+    shown.write(*KEYS, *KEYS, *KEYS)
+    member = shown.join()
+    assert member.take(10) == dict.fromkeys(range(10), 1)
+    assert member.ack(0) == 0
+
+    how(share_stage)
+    again = shown.again(member.topic_id)
+    found: dict[int, int] = {}
+    while len(found) < 29:
+        part = again.take(1, max_records=500)
+        assert all(offset < 10 or offset - 10 in {0, *found} for offset in part)
+        assert again.ack(*part) == 0
+        found |= part
+
+    assert found == dict.fromkeys(range(1, 30), 2)
+    shown.wait_for_lag(0)
+
+
+def drain(member: Member, count: int, done: dict[int, int]) -> None:
+    """Accept records until so many are done."""
+    while len(done) < count:
+        found = member.fetch(max_wait_ms=300).part.counts
+        if found and member.ack(*found) == 0:
+            done |= found
+
+
+def test_records_come_again_in_order_after_a_kill_of_the_broker(scene, share_stage) -> None:
+    """The broker is killed with two keys at members: all comes again, each key in its order."""
+    shown = scene()
+    shown.write("a", "b", "a", "b", "a")
+    first, second = shown.join_many(2)
+    assert first.take(1) == {0: 1}
+    assert second.take(1) == {1: 1}
+    assert second.ack(1) == 0
+
+    share_stage.broker.kill()
+    share_stage.broker.start()
+    again = shown.again(first.topic_id)
+    order: list[int] = []
+    while len(order) < 4:
+        found = again.take(1)
+        assert again.ack(*found) == 0
+        order += found
+
+    assert sorted(order) == [0, 2, 3, 4]
+    assert [offset for offset in order if offset != 3] == [0, 2, 4]
+    shown.wait_for_lag(0)
+
+
+def test_members_beside_keylane_lose_nothing_and_are_noticed(scene, share_stage) -> None:
+    """A direct member of the same group holds records: the rest goes on, and the log says so."""
+    shown = scene()
+    shown.write(*KEYS)
+    direct = shown.join(share_stage.broker.bootstrap)
+    taken = direct.take(4, mode=RECORD_LIMIT)
+    assert direct.ack(0) == 0
+    shown.write(*KEYS)
+    member = shown.again(direct.topic_id)
+
+    done: dict[int, int] = {}
+    drain(member, 16, done)
+
+    assert done == dict.fromkeys(range(4, 20), 1)
+    assert NOT_HERE.format(shown.group) in share_stage.proxy.log
+    assert direct.ack(*taken) == 0
+    shown.wait_for_lag(0)
+
+
+def test_the_tools_of_a_group_that_runs_and_of_one_that_has_ended(scene, share_stage) -> None:
+    """Lag and offsets are the broker's; they are changed right after the last member has left."""
+    shown = scene()
+    shown.write(*KEYS)
+    member = shown.join()
+    assert member.ack(*member.take(3, mode=RECORD_LIMIT)) == 0
+
+    with ThreadPoolExecutor(2) as pool:
+        base = ("--bootstrap-server", share_stage.bootstrap, "--group", shown.group)
+        described, refused = pool.map(
+            lambda args: run_java_tool("kafka-share-groups", *base, *args, check=False),
+            (
+                ("--describe", "--offsets"),
+                ("--reset-offsets", "--topic", shown.topic, "--to-earliest", "--execute"),
+            ),
+        )
+    codes = [alter(shown), delete_offsets(shown)]
+    member.close()
+    codes += [alter(shown)]
+    again = shown.join()
+    counts = again.take(10)
+    again.close()
+    codes += [delete_offsets(shown), delete(shown)]
+
+    (row,) = [line.split() for line in described.stdout.splitlines() if shown.topic in line]
+    assert (row[0], row[1], row[-1]) == (shown.group, shown.topic, "7")
+    assert f"Share group '{shown.group}' is not empty" in refused.stderr
+    assert codes == [NON_EMPTY, NON_EMPTY, 0, 0, 0]
+    assert counts == dict.fromkeys(range(10), 1)
+
+
+def alter(shown: Scene) -> int:
+    """Set the start offset to 0 through keylane; return the error code."""
+    partitions = [{"partition_index": 0, "start_offset": 0}]
+    with PlainWire(shown.stage.bootstrap) as wire:
+        answer = call(
+            wire, ApiKey.ALTER_SHARE_GROUP_OFFSETS, 0, group_id=shown.group,
+            topics=[{"topic_name": shown.topic, "partitions": partitions}],
+        )  # fmt: skip
+    if answer.error_code:
+        return int(answer.error_code)
+    return int(answer.responses[0].partitions[0].error_code)
+
+
+def delete_offsets(shown: Scene) -> int:
+    """Delete the offsets of the topic through keylane; return the error code."""
+    with PlainWire(shown.stage.bootstrap) as wire:
+        answer = call(
+            wire, ApiKey.DELETE_SHARE_GROUP_OFFSETS, 0, group_id=shown.group,
+            topics=[{"topic_name": shown.topic}],
+        )  # fmt: skip
+    return int(answer.error_code or answer.responses[0].error_code)
+
+
+def delete(shown: Scene) -> int:
+    """Delete the group through keylane; return the error code."""
+    with PlainWire(shown.stage.bootstrap) as wire:
+        answer = call(wire, ApiKey.DELETE_GROUPS, 2, groups_names=[shown.group])
+    return int(answer.results[0].error_code)
