@@ -10,7 +10,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
-from keylane.share.held import Held
+from keylane.share.held import HeldRecord
 from keylane.wire.share import GAP, RENEW, AckBatch
 
 OFFSETS_MAX: Final = 1 << 20
@@ -36,17 +36,17 @@ def check_batches(batches: Sequence[AckBatch]) -> int:
 
 def sort_acks(
     batches: Sequence[AckBatch],
-    held: Mapping[int, Held],
+    held: Mapping[int, HeldRecord],
     bounds_of: Callable[[], tuple[int, int]],
-) -> tuple[list[tuple[Held, int]], list[Held], int]:
+) -> tuple[list[tuple[HeldRecord, int]], list[HeldRecord], int]:
     """Return decided records with their types, renewed ones, and the error code of all.
 
     held: the member's records by offset. bounds_of: gives the bounds of the window, in which each
     offset has to be the member's; those below are finished.
     """
     bounds: tuple[int, int] | None = None
-    decided: list[tuple[Held, int]] = []
-    renewed: list[Held] = []
+    decided: list[tuple[HeldRecord, int]] = []
+    renewed: list[HeldRecord] = []
     for first, last, types in batches:
         is_each, kind = len(types) > 1, types[0]
         for offset in range(first, last + 1):

@@ -24,7 +24,17 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from keylane.share.acks import check_batches, sort_acks
-from keylane.share.held import DONE, GONE, HELD, OUT, Held, KeyQueue, KeyQueues, Ticket, records_in
+from keylane.share.held import (
+    DONE,
+    GONE,
+    HELD,
+    OUT,
+    AckTicket,
+    HeldRecord,
+    KeyQueue,
+    KeyQueues,
+    records_in,
+)  # fmt: skip
 from keylane.share.invariants import check_window
 from keylane.share.outgoing import Outgoing, renewals_of
 from keylane.share.ready import ReadyQueue, no_pause
@@ -61,14 +71,14 @@ class Dispatcher:
         """The group's limit of deliveries, where it is known and does not change."""
         self.last_delivery: int | None = None
         """Delivery after which a record that is released gets a dead letter; None: the limit."""
-        self.records: dict[int, Held] = {}
+        self.records: dict[int, HeldRecord] = {}
         self._keys = KeyQueues()
         self._ready = ReadyQueue(self.records)
-        self._at_member: dict[Any, dict[int, Held]] = {}
+        self._at_member: dict[Any, dict[int, HeldRecord]] = {}
         """By member, also of those that have nothing."""
         self._outgoing = Outgoing()
-        self.to_copy: list[Held] = []
-        self.gone: dict[int, Held] = {}
+        self.to_copy: list[HeldRecord] = []
+        self.gone: dict[int, HeldRecord] = {}
         """Records without a lock that are not known to be finished: they come again."""
         self.out_count = 0
         self.handed_out = self.redelivered = 0
@@ -102,7 +112,7 @@ class Dispatcher:
         self.wake(now_s)
         return self.is_settled and self.ready_count > 0
 
-    def take(self, member: Any, records_max: int, now_s: float) -> list[Held]:
+    def take(self, member: Any, records_max: int, now_s: float) -> list[HeldRecord]:
         """Hand out records to a member that takes part; ascending, `records_max` at most.
 
         No member has more than its share of the keys that are ready and the records that are at
@@ -112,7 +122,7 @@ class Dispatcher:
             return []
         share = -(-(self.ready_count + self.out_count) // len(self._at_member))
         room = min(records_max, max(self._several, share - len(self._at_member[member])))
-        taken: list[Held] = []
+        taken: list[HeldRecord] = []
         while room > len(taken) and (record := self._ready.pop()) is not None:
             for follower in record.key.records[: min(self._several, room - len(taken))]:
                 if follower.state != HELD or follower.not_before_s > now_s:
@@ -122,7 +132,7 @@ class Dispatcher:
         taken.sort(key=lambda each: each.offset)
         return taken
 
-    def _hand_out(self, record: Held, member: Any, now_s: float) -> None:
+    def _hand_out(self, record: HeldRecord, member: Any, now_s: float) -> None:
         record.state, record.member = OUT, member
         record.deadline_s = now_s + self.lock_s
         record.key.busy += 1
@@ -131,14 +141,14 @@ class Dispatcher:
         self.redelivered += record.count > 1
         self._at_member[member][record.offset] = record
 
-    def keep(self, member: Any, records: Iterable[Held], now_s: float) -> list[Held]:
+    def keep(self, member: Any, records: Iterable[HeldRecord], now_s: float) -> list[HeldRecord]:
         """Return records that a member still has, as they are sent to it: its time begins now."""
         kept = [each for each in records if each.state == OUT and each.member is member]
         for record in kept:
             record.deadline_s = now_s + self.lock_s
         return kept
 
-    def put_back(self, member: Any, records: Iterable[Held], now_s: float) -> None:
+    def put_back(self, member: Any, records: Iterable[HeldRecord], now_s: float) -> None:
         """Take back records that were handed out to a member and not sent.
 
         Those that it does not have any more are passed over: it has left, or their time is over.
@@ -160,7 +170,7 @@ class Dispatcher:
         member: Any,
         batches: Sequence[AckBatch],
         now_s: float,
-        on_over: Callable[[Ticket], None],
+        on_over: Callable[[AckTicket], None],
     ) -> int | None:
         """Take a member's acknowledgements of this partition: all of them, or none.
 
@@ -179,7 +189,7 @@ class Dispatcher:
             record.deadline_s = now_s + self.lock_s
         if not decided:
             return 0
-        ticket = Ticket(len(decided), on_over)
+        ticket = AckTicket(len(decided), on_over)
         for record, outcome in decided:
             self._decide(record, outcome, ticket, now_s)
         return None
@@ -202,9 +212,9 @@ class Dispatcher:
 
     def _decide(
         self,
-        record: Held,
+        record: HeldRecord,
         outcome: int,
-        ticket: Ticket | None,
+        ticket: AckTicket | None,
         now_s: float,
         *,
         pause_s: float | None = None,
@@ -217,11 +227,11 @@ class Dispatcher:
             pause_s = self._pause_s(record.count) if pause_s is None else pause_s
             record.not_before_s = now_s + min(pause_s, self.lock_s)
         if self._is_to_copy(record):
-            self._have_copied(record)
+            self.to_copy.append(record.copying())
         else:
             self._send(record, now_s)
 
-    def _send(self, record: Held, now_s: float) -> None:
+    def _send(self, record: HeldRecord, now_s: float) -> None:
         """Have the outcome of a record sent as soon as it is locked; or end the record."""
         if record.is_locked:
             self._outgoing.add(record)
@@ -230,28 +240,24 @@ class Dispatcher:
         elif record.outcome == RELEASE:  # the broker has released it already, or archived it
             self._release(record, now_s)
 
-    def _is_to_copy(self, record: Held) -> bool:
+    def _is_to_copy(self, record: HeldRecord) -> bool:
         """Return whether a dead letter is to be written before the broker learns the outcome."""
         return self._copies and not record.is_copied and self._is_last(record)
 
-    def _is_last(self, record: Held) -> bool:
+    def _is_last(self, record: HeldRecord) -> bool:
         """Return whether the record is not delivered again."""
         last = self.last_delivery or self.delivery_limit
         return record.outcome == REJECT or (
             record.outcome == RELEASE and last is not None and record.count >= last
         )
 
-    def _have_copied(self, record: Held) -> None:
-        record.is_copying = True
-        self.to_copy.append(record)
-
-    def copied(self, record: Held, now_s: float) -> None:
+    def copied(self, record: HeldRecord, now_s: float) -> None:
         """Note that a dead letter of the record is written: the broker may learn its end."""
         record.is_copied, record.is_copying = True, False
         record.outcome = REJECT  # whatever limit the broker has by now
         self._send(record, now_s)
 
-    def _take_from(self, record: Held) -> None:
+    def _take_from(self, record: HeldRecord) -> None:
         held = self._at_member.get(record.member)
         if held is not None:  # it has not left
             held.pop(record.offset, None)
@@ -278,7 +284,7 @@ class Dispatcher:
                 record = None
             if record is None:
                 key = self._keys.of(point)
-                record = self.records[offset] = Held(offset, key, count, now_s)
+                record = self.records[offset] = HeldRecord(offset, key, count, now_s)
                 former = key.records[0] if key.records else None
                 if key.insert(record) and former is not None:
                     self._ready.unready(former)
@@ -289,7 +295,7 @@ class Dispatcher:
         if offsets:
             self.end_offset = max(self.end_offset, offsets[-1])
 
-    def _forget(self, record: Held, now_s: float) -> None:
+    def _forget(self, record: HeldRecord, now_s: float) -> None:
         """End a record that the log has lost; what becomes of it at its member says nothing."""
         if record.state == OUT:
             self._take_from(record)
@@ -297,7 +303,7 @@ class Dispatcher:
         self._outgoing.discard(record)
         self._end(record, now_s)
 
-    def _lock_again(self, record: Held, count: int, now_s: float) -> None:
+    def _lock_again(self, record: HeldRecord, count: int, now_s: float) -> None:
         is_unsent = record.is_locked and not record.is_sent
         self.gone.pop(record.offset, None)
         record.is_locked, record.is_finished = True, False
@@ -309,7 +315,7 @@ class Dispatcher:
             record.is_sent = False
             if self._is_to_copy(record):  # it has become its last delivery
                 self._outgoing.discard(record)
-                self._have_copied(record)
+                self.to_copy.append(record.copying())
             elif not is_unsent:
                 self._outgoing.add(record)
 
@@ -318,7 +324,7 @@ class Dispatcher:
         self._outgoing.add_gap(first, last)
         self.end_offset = max(self.end_offset, last)
 
-    def fetched(self, sent_s: float, highest: int | None, now_s: float) -> list[Held]:
+    def fetched(self, sent_s: float, highest: int | None, now_s: float) -> list[HeldRecord]:
         """Judge records without a lock by a fetch that is taken in; return the archived ones.
 
         The broker gives what is available lowest first. So a released record that two fetches
@@ -397,7 +403,7 @@ class Dispatcher:
             if record.is_locked:
                 self._unlock(record, now_s)
 
-    def _unlock(self, record: Held, now_s: float) -> None:
+    def _unlock(self, record: HeldRecord, now_s: float) -> None:
         record.is_locked = False
         record.gone_s, record.strikes = now_s, 0
         self.gone[record.offset] = record
@@ -406,7 +412,7 @@ class Dispatcher:
         elif record.state == DONE and record.outcome == RELEASE and not record.is_copying:
             self._release(record, now_s)
 
-    def settle(self, now_s: float) -> list[Held]:
+    def settle(self, now_s: float) -> list[HeldRecord]:
         """Note that every record that is not finished, up to the last one, is locked.
 
         Return records that had been locked before and are finished: their outcomes had arrived at
@@ -418,7 +424,7 @@ class Dispatcher:
         self.is_settled = True
         return finished
 
-    def _finish(self, record: Held, now_s: float) -> None:
+    def _finish(self, record: HeldRecord, now_s: float) -> None:
         """Take in that the broker has finished a record. What a member has, it keeps."""
         if record.state == OUT or record.is_copying:
             record.is_finished = True
@@ -426,7 +432,7 @@ class Dispatcher:
         else:
             self._end(record, now_s)
 
-    def _end(self, record: Held, now_s: float) -> None:
+    def _end(self, record: HeldRecord, now_s: float) -> None:
         """End a record that the broker has finished, by what was sent or before."""
         ticket, record.ticket = record.ticket, None
         self._drop(record, now_s)
@@ -434,7 +440,7 @@ class Dispatcher:
             ticket.confirm(0 if record.is_sent else ErrorCode.invalid_record_state)
 
     # States.
-    def _confirm(self, record: Held, now_s: float) -> None:
+    def _confirm(self, record: HeldRecord, now_s: float) -> None:
         """End a record whose outcome is the broker's; a released one waits to come again."""
         limit = self.delivery_limit
         if record.outcome == RELEASE and (limit is None or record.count < limit):
@@ -442,13 +448,13 @@ class Dispatcher:
         else:
             self._end(record, now_s)
 
-    def _release(self, record: Held, now_s: float) -> None:
+    def _release(self, record: HeldRecord, now_s: float) -> None:
         ticket, record.ticket = record.ticket, None
         self._note_gone(record, now_s)
         if ticket is not None:
             ticket.confirm()
 
-    def _note_gone(self, record: Held, now_s: float) -> None:
+    def _note_gone(self, record: HeldRecord, now_s: float) -> None:
         """The record is HELD or DONE."""
         if record.state == HELD:
             record.key.busy += 1
@@ -457,7 +463,7 @@ class Dispatcher:
         record.gone_s, record.strikes, record.block = now_s, 0, None
         self.gone[record.offset] = record
 
-    def _drop(self, record: Held, now_s: float) -> None:
+    def _drop(self, record: HeldRecord, now_s: float) -> None:
         key = record.key
         key.remove(record)
         key.busy -= record.state != HELD
@@ -481,7 +487,7 @@ class Dispatcher:
             self._ready.unready(head)
             head.state, head.outcome = DONE, REJECT
             key.busy += 1
-            self._have_copied(head)
+            self.to_copy.append(head.copying())
             return
         self._ready.look_at(key, now_s)
 

@@ -30,7 +30,7 @@ the end of its lock is being written."""
 STATE_NAMES: Final = ("held", "out", "done", "gone")
 
 
-class Ticket:
+class AckTicket:
     """One member's acknowledgement of a partition: it is over when the broker has confirmed all.
 
     Not sent to the broker as one request: acknowledgements of members are merged.
@@ -38,7 +38,7 @@ class Ticket:
 
     __slots__ = ("error_code", "left", "on_over")
 
-    def __init__(self, left: int, on_over: Callable[[Ticket], None]) -> None:
+    def __init__(self, left: int, on_over: Callable[[AckTicket], None]) -> None:
         """left: records that are to be confirmed."""
         self.left, self.error_code, self.on_over = left, 0, on_over
 
@@ -50,7 +50,7 @@ class Ticket:
             self.on_over(self)
 
 
-class Held:
+class HeldRecord:
     """A record of the window. One object per record: each is acknowledged for itself."""
 
     __slots__ = (
@@ -94,7 +94,7 @@ class Held:
         """The broker has finished it, and its member or its dead letter has not."""
         self.is_copying = self.is_copied = False
         """A dead letter is being written for it; was written for it."""
-        self.ticket: Ticket | None = None
+        self.ticket: AckTicket | None = None
 
     # Set with the state that they belong to; a hundred thousand are made in a second.
     deadline_s: float
@@ -105,6 +105,11 @@ class Held:
     """GONE: time when its lock ended, or its release was confirmed."""
     strikes: int
     """GONE: fetches since then that should have brought it."""
+
+    def copying(self) -> HeldRecord:
+        """Return the record, of which a dead letter is being written from now on."""
+        self.is_copying = True
+        return self
 
     def is_another(self, point: int, block: Any, row: int) -> bool:
         """Return whether the log was cut, and has another record at this offset now."""
@@ -132,10 +137,10 @@ class KeyQueue:
 
     def __init__(self, point: int) -> None:
         self.point = point
-        self.records: list[Held] = []
+        self.records: list[HeldRecord] = []
         self.busy = 0
 
-    def insert(self, record: Held) -> bool:
+    def insert(self, record: HeldRecord) -> bool:
         """Put a record in its place; return whether it is the first now."""
         records = self.records
         if not records or records[-1].offset < record.offset:
@@ -145,7 +150,7 @@ class KeyQueue:
         records.insert(at, record)
         return at == 0
 
-    def remove(self, record: Held) -> None:
+    def remove(self, record: HeldRecord) -> None:
         """Take a record out."""
         if self.records[0] is record:
             self.records.pop(0)
@@ -177,7 +182,7 @@ class KeyQueues:
             del self._queues[queue.point]
 
 
-def records_in(records: Mapping[int, Held], batches: Iterable[AckBatch]) -> list[Held]:
+def records_in(records: Mapping[int, HeldRecord], batches: Iterable[AckBatch]) -> list[HeldRecord]:
     """Return the records of which batches name the offsets."""
     found = []
     for first, last, _ in batches:
@@ -188,7 +193,7 @@ def records_in(records: Mapping[int, Held], batches: Iterable[AckBatch]) -> list
     return found
 
 
-def abandon(records: Iterable[Held], error_code: int) -> None:
+def abandon(records: Iterable[HeldRecord], error_code: int) -> None:
     """Answer all outcomes that wait with a code; the records are of no window any more."""
     for record in records:
         ticket, record.ticket = record.ticket, None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from keylane.share.held import DONE, GONE, HELD, OUT, Held
+from keylane.share.held import DONE, GONE, HELD, OUT, HeldRecord
 
 
 def check_window(
-    records: Mapping[int, Held],
-    gone: Mapping[int, Held],
-    unsent: Sequence[Held],
+    records: Mapping[int, HeldRecord],
+    gone: Mapping[int, HeldRecord],
+    unsent: Sequence[HeldRecord],
     counts: tuple[int, int],
     several_per_key: int,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from keylane.share.acks import runs_of
-from keylane.share.held import Held
+from keylane.share.held import HeldRecord
 from keylane.wire.share import GAP, RENEW, AckBatch
 
 
@@ -13,7 +13,7 @@ class Outgoing:
     """Invariant: its records are decided, locked, and not sent."""
 
     def __init__(self) -> None:
-        self.records: list[Held] = []
+        self.records: list[HeldRecord] = []
         self._gaps: list[tuple[int, int]] = []
 
     def __bool__(self) -> bool:
@@ -24,7 +24,7 @@ class Outgoing:
         """Offsets without a record."""
         return sum(last - first + 1 for first, last in self._gaps)
 
-    def add(self, record: Held) -> None:
+    def add(self, record: HeldRecord) -> None:
         """Have the outcome of a record sent."""
         self.records.append(record)
 
@@ -39,7 +39,7 @@ class Outgoing:
                 offsets = range(first, last + 1)
                 self._gaps += [(each, each) for each in offsets if not has_record(each)]
 
-    def discard(self, record: Held) -> None:
+    def discard(self, record: HeldRecord) -> None:
         """Take a record out."""
         self.records = [each for each in self.records if each is not record]
 
@@ -62,7 +62,7 @@ class Outgoing:
         return batches
 
 
-def renewals_of(records: Iterable[Held], due_s: float) -> list[AckBatch]:
+def renewals_of(records: Iterable[HeldRecord], due_s: float) -> list[AckBatch]:
     """Return renewals of the locks that were taken, or renewed, until `due_s`."""
     due = [
         (record.offset, RENEW)

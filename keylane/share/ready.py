@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from heapq import heappop, heappush
 
-from keylane.share.held import Held, KeyQueue
+from keylane.share.held import HeldRecord, KeyQueue
 
 
 def no_pause(_count: int) -> float:
@@ -19,7 +19,7 @@ class ReadyQueue:
     Entries of heaps stay when a record is not ready any more, and are passed over later.
     """
 
-    def __init__(self, records: Mapping[int, Held]) -> None:
+    def __init__(self, records: Mapping[int, HeldRecord]) -> None:
         """records: all of the window, by offset."""
         self._records = records
         self._ready: list[int] = []
@@ -38,12 +38,12 @@ class ReadyQueue:
         self.count += 1
         heappush(self._ready, head.offset)
 
-    def unready(self, record: Held) -> None:
+    def unready(self, record: HeldRecord) -> None:
         """Note that a record may not be handed out."""
         self.count -= record.is_ready
         record.is_ready = False
 
-    def pop(self) -> Held | None:
+    def pop(self) -> HeldRecord | None:
         """Return the lowest one, which is not ready then; None: there is none."""
         while self._ready:
             record = self._records.get(heappop(self._ready))

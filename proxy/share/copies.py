@@ -14,7 +14,7 @@ from keylane.errors import UpstreamLost
 from keylane.proxy.share.broker_session import SharedPlace
 from keylane.proxy.share.dead_letters import LIMIT_REACHED, REJECTED, DeadLetters, Letter
 from keylane.share.dispatcher import Dispatcher
-from keylane.share.held import Held
+from keylane.share.held import HeldRecord
 from keylane.tasks import spawn
 from keylane.wire.share import REJECT
 
@@ -38,7 +38,7 @@ class Copies:
         self._place, self._topic, self._dispatcher = place, topic, dispatcher
         self._letters, self._clock, self._on_written = letters, clock, on_written
         self.written = 0
-        self._pending: list[tuple[Held, Letter]] = []
+        self._pending: list[tuple[HeldRecord, Letter]] = []
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -49,7 +49,7 @@ class Copies:
             self._task = spawn(self._write_all(), f"dead letters {self._place}")
             self._task.add_done_callback(self._over)
 
-    def _letter_of(self, record: Held) -> Letter:
+    def _letter_of(self, record: HeldRecord) -> Letter:
         is_rejected = record.outcome == REJECT and record.ticket is not None
         reason = REJECTED if is_rejected else LIMIT_REACHED
         batch = record.block.records.pick([record.row])

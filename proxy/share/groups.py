@@ -19,7 +19,7 @@ from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.partition import OrderedPartition, ShareKit
 from keylane.proxy.share.tallies import ShareTallies
-from keylane.share.held import Held
+from keylane.share.held import HeldRecord
 from keylane.share.sessions import Place, ShareSession, ShareSessions
 from keylane.tasks import spawn
 
@@ -37,11 +37,11 @@ FORGOTTEN_S: Final = 0.5
 """Time between two looks whether a session still holds records of a partition it has forgotten."""
 
 
-class Taken(NamedTuple):
+class HandedOut(NamedTuple):
     """Records of one partition that are handed out in one answer."""
 
     partition: OrderedPartition
-    records: Sequence[Held]
+    records: Sequence[HeldRecord]
 
 
 class OrderedGroups:
@@ -216,11 +216,11 @@ class Collector:
     ) -> None:
         self._session, self._partitions, self._clock = session, partitions, clock
         self._records_max, self._bytes_max = records_max, bytes_max
-        self._found: asyncio.Future[list[Taken]] = asyncio.get_running_loop().create_future()
+        self._found: asyncio.Future[list[HandedOut]] = asyncio.get_running_loop().create_future()
 
-    def collect(self) -> list[Taken]:
+    def collect(self) -> list[HandedOut]:
         """Take records now, of one partition after the other, within the request's bounds."""
-        taken: list[Taken] = []
+        taken: list[HandedOut] = []
         room, room_bytes = self._records_max, self._bytes_max
         now_s = self._clock()
         for partition in self._partitions:
@@ -232,7 +232,7 @@ class Collector:
             fitting, size_bytes = _fitting(records, room_bytes, is_first=not taken)
             partition.dispatcher.put_back(self._session, records[fitting:], now_s)
             if fitting:
-                taken.append(Taken(partition, records[:fitting]))
+                taken.append(HandedOut(partition, records[:fitting]))
                 room, room_bytes = room - fitting, room_bytes - size_bytes
         return taken
 
@@ -245,7 +245,7 @@ class Collector:
             self._found.set_result(taken)
         return False
 
-    async def wait(self, wait_s: float) -> list[Taken]:
+    async def wait(self, wait_s: float) -> list[HandedOut]:
         """Return records as soon as there are some; none after `wait_s`."""
         for partition in self._partitions:
             partition.wait(self)
@@ -264,14 +264,14 @@ class Collector:
         self._found.cancel()
         return []
 
-    def give_back(self, taken: Sequence[Taken]) -> None:
+    def give_back(self, taken: Sequence[HandedOut]) -> None:
         """Put back records that were not sent."""
         for partition, records in taken:
             partition.dispatcher.put_back(self._session, records, self._clock())
             partition.wake()
 
 
-def _fitting(records: Sequence[Held], room_bytes: int, *, is_first: bool) -> tuple[int, int]:
+def _fitting(records: Sequence[HeldRecord], room_bytes: int, *, is_first: bool) -> tuple[int, int]:
     """Return how many of the records fit, one at least if they are the first; and their bytes."""
     largest = sum(record.block.largest_bytes for record in records)
     if largest <= room_bytes:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from keylane.kernel.pick import RecordBlock
-from keylane.share.held import Held
+from keylane.share.held import HeldRecord
 from keylane.wire.share import Acquired
 
 
@@ -31,7 +31,7 @@ class Picks(NamedTuple):
         return [block.pick(rows) for block, rows in self.parts]
 
 
-def plan_picks(records: Sequence[Held]) -> Picks:
+def plan_picks(records: Sequence[HeldRecord]) -> Picks:
     """Return where the bytes of records are, which these keep; ascending by offset."""
     parts: list[tuple[RecordBlock, list[int]]] = []
     block, largest_bytes = None, 0
@@ -44,7 +44,7 @@ def plan_picks(records: Sequence[Held]) -> Picks:
     return Picks(parts, largest_bytes)
 
 
-def acquired_of(records: Sequence[Held]) -> tuple[Acquired, ...]:
+def acquired_of(records: Sequence[HeldRecord]) -> tuple[Acquired, ...]:
     """Return the ranges of records that are handed out: neighbours of one count go together."""
     ranges: list[Acquired] = []
     for record in records:

@@ -31,7 +31,7 @@ from keylane.proxy.share.intake import BatchUnreadable, Hole, Intake
 from keylane.proxy.share.settling import UNKNOWN, ask_progress, holds_all
 from keylane.proxy.share.watcher import LogWatcher, has_records
 from keylane.share.dispatcher import Dispatcher
-from keylane.share.held import Held, Ticket, abandon
+from keylane.share.held import AckTicket, HeldRecord, abandon
 from keylane.share.summary import WindowSummary, summarise
 from keylane.tasks import spawn
 from keylane.wire.share import AckBatch
@@ -67,7 +67,7 @@ class Outcome:
         self._code: int | None = None
         self._future: asyncio.Future[None] | None = None
 
-    def over(self, ticket: Ticket) -> None:
+    def over(self, ticket: AckTicket) -> None:
         """Note that the broker has confirmed, or refused, all records."""
         self._code = ticket.error_code
         self._end()
@@ -163,7 +163,7 @@ class OrderedPartition:
         self._demand.pop(member, None)
         self.wake()
 
-    def keep(self, member: Any, records: Sequence[Held]) -> list[Held]:
+    def keep(self, member: Any, records: Sequence[HeldRecord]) -> list[HeldRecord]:
         """Return the records that a member still has, as they are sent to it."""
         return self.dispatcher.keep(member, records, self._clock())
 

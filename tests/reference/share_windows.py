@@ -15,7 +15,7 @@ from keylane.proxy.share.groups import OrderedGroups
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.partition import ShareKit
 from keylane.share.dispatcher import Dispatcher
-from keylane.share.held import Held
+from keylane.share.held import HeldRecord
 from keylane.share.sessions import SessionKey
 from keylane.share.summary import WindowSummary, summarise
 
@@ -43,7 +43,7 @@ class FakePartition:
         self.dispatcher.acquire(list(offsets), points, count, at_s)
         self.dispatcher.is_settled = True
 
-    def hand_out(self, records_max: int, member: Any = "m") -> list[Held]:
+    def hand_out(self, records_max: int, member: Any = "m") -> list[HeldRecord]:
         """Give a member records."""
         self.dispatcher.join(member)
         return self.dispatcher.take(member, records_max, self.now_s)

@@ -28,7 +28,7 @@ from keylane.proxy.apis import ROUTES, Route, route_of
 from keylane.proxy.apis.shared.context import Context, Shared
 from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Operation, Request
-from keylane.proxy.apis.shared.rights import NamedTopic
+from keylane.proxy.apis.shared.rights import BrokerTopic
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.groups.patterns import find_matches
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
@@ -302,7 +302,7 @@ class FakeContext(Context):
     async def fetch_error(self, view: View) -> int:
         return await self.right_error(view, Operation.READ)
 
-    async def right_error(self, view: NamedTopic, operation: Operation) -> int:
+    async def right_error(self, view: BrokerTopic, operation: Operation) -> int:
         denied = self.world.denied
         return 29 if view.topic in denied or (view.topic, operation) in denied else 0
 

@@ -34,7 +34,7 @@ from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.response_order import Buffers
-from keylane.proxy.share.groups import Collector, Taken
+from keylane.proxy.share.groups import Collector, HandedOut
 from keylane.proxy.share.hand_out import acquired_of, plan_picks
 from keylane.proxy.share.partition import OrderedPartition
 from keylane.wire.parts import NodeEndpoint
@@ -95,7 +95,7 @@ async def _serve(
     acknowledge(asked, context, is_renewal=wanted.is_renewal, version=request.api_version)
     _update_places(wanted, asked, context)
     plain = PlainPart(request, wanted, asked.plain, asked.session, context)
-    taken: list[Taken] = []
+    taken: list[HandedOut] = []
     if is_final(wanted):
         await plain.ask(wait_ms=0, records_max=0)
     elif wanted.is_renewal or wanted.max_records <= 0:
@@ -172,7 +172,7 @@ def _led_here(
 
 async def _collect(
     wanted: ShareFetchRequest, asked: MemberRequest, plain: PlainPart, context: Context
-) -> list[Taken]:
+) -> list[HandedOut]:
     """Take records as soon as there are some, of either side."""
     partitions = _led_here(wanted, asked, context)
     asked.partitions += [each for each in partitions if each not in asked.partitions]

@@ -17,7 +17,7 @@ from keylane.proxy.apis.share.node_members import node_member_id
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.places import show_endpoints
 from keylane.proxy.apis.shared.request import Request
-from keylane.proxy.share.groups import Collector, Taken
+from keylane.proxy.share.groups import Collector, HandedOut
 from keylane.share.acks import check_batches
 from keylane.share.sessions import ShareSession, next_epoch
 from keylane.wire.header import ApiKey
@@ -64,7 +64,7 @@ class PlainPart:
 
     async def ask_in_turns(
         self, wait_ms: int, records_max: int, collector: Collector | None
-    ) -> list[Taken]:
+    ) -> list[HandedOut]:
         """Ask until the broker, or the ordered side, has records, or the time is over."""
         deadline_s = self._context.clock() + wait_ms / 1000
         while True:

@@ -18,7 +18,7 @@ from keylane.errors import TopicNotReady
 from keylane.journal.owned import PreparedLock
 from keylane.producers.sequence import SequenceMap
 from keylane.proxy.apis.shared.request import Operation
-from keylane.proxy.apis.shared.rights import ClientRights, NamedTopic
+from keylane.proxy.apis.shared.rights import BrokerTopic, ClientRights
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.commits.group_states import GroupStates
@@ -328,14 +328,14 @@ class Context:
         except TimeoutError:
             return ErrorCode.not_leader_or_follower
 
-    async def right_error(self, view: NamedTopic, operation: Operation) -> int:
+    async def right_error(self, view: BrokerTopic, operation: Operation) -> int:
         """Return the Kafka code that refuses the topic to the client's principal, else 0.
 
         Remembered for `authorization_ttl_s`.
         """
         return await self._rights.topic_error(view, operation)
 
-    def known_right_error(self, view: NamedTopic, operation: Operation) -> int | None:
+    def known_right_error(self, view: BrokerTopic, operation: Operation) -> int | None:
         """Return `right_error`, where it is remembered; None: ask for it."""
         return self._rights.known_topic_error(view, operation)
 

@@ -25,7 +25,7 @@ from kio.static.primitive import i32
 from keylane.proxy.apis.shared.request import Operation
 
 
-class NamedTopic(Protocol):
+class BrokerTopic(Protocol):
     """A topic at the brokers, such as a view of it."""
 
     @property
@@ -81,14 +81,14 @@ class ClientRights:
         operations = self._cluster.operations
         return operations > 0 and bool(operations & 1 << Operation.ALTER)
 
-    def known_topic_error(self, view: NamedTopic, operation: Operation) -> int | None:
+    def known_topic_error(self, view: BrokerTopic, operation: Operation) -> int | None:
         """Do as `topic_error`, where it is remembered; None: the broker has to be asked."""
         known = self._known.get(view.topic_id)
         if known is None or self._clock() >= known.until_s:
             return None
         return _judge(known, operation)
 
-    async def topic_error(self, view: NamedTopic, operation: Operation) -> int:
+    async def topic_error(self, view: BrokerTopic, operation: Operation) -> int:
         """Return the code of a refused operation, 0 when it is allowed. Raises: UpstreamLost."""
         remembered = self.known_topic_error(view, operation)
         if remembered is not None:
