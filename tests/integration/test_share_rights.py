@@ -124,3 +124,36 @@ def test_rights_are_those_of_the_principal(user, stage) -> None:
     shown = {side: str(answers).replace(ids[side], "<group>") for side, answers in found.items()}
     assert shown["proxied"] == shown["direct"]
     assert tuple(found["direct"][name][0] for name in CALLS) == REFUSED[user]
+
+
+def test_a_group_in_key_order_hands_out_nothing_without_read(stage) -> None:
+    """Without READ on the topic fetch and outcome get 29, without READ on the group 30."""
+    topic = stage.plain_topic("ordered")
+    stage.produce(topic, 2)
+    group = f"ordered-{topic}"
+    alter_group(stage.kafka.bootstrap, group, share_auto_offset_reset="earliest")
+    allow(stage.admin, rule("keylane", "READ", "GROUP", group))
+    allow(stage.admin, rule("keylane", "DESCRIBE_CONFIGS", "GROUP", group))
+    rules = 'share_groups=[{"group": "ordered-*"}]'
+    proxy = stage.start_keylane(stage.direct, "beside_others=true", rules)
+    codes = {}
+
+    with member(stage, proxy.bootstrap, "alice", group) as alice:
+        alice.join([topic])
+        topic_id = alice.topic_id(topic)
+        found = alice.acquire(topic_id, max_records=1).part.counts
+        for user in ("bob", "carol", "dave"):
+            with member(stage, proxy.bootstrap, user, group) as client:
+                fetched = client.fetch(topic_id, max_wait_ms=0)
+                epoch = max(client.session_epoch, 1)
+                done = client.acknowledge(topic_id, acks=[(0, 0, [ACCEPT])], epoch=epoch)
+                codes[user] = (fetched.codes, fetched.part.records, done.codes)
+        accepted = alice.acknowledge(topic_id, acks=[(0, 0, [ACCEPT])]).codes
+    proxy.stop()
+
+    assert (found, accepted) == ({0: 1}, PASSED)
+    assert codes == {
+        "bob": (NO_TOPIC, (), NO_TOPIC),
+        "carol": (NO_TOPIC, (), NO_TOPIC),
+        "dave": (NO_GROUP, (), NO_GROUP),
+    }
