@@ -24,20 +24,11 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from keylane.share.acks import check_batches, sort_acks
-from keylane.share.held import (
-    DONE,
-    GONE,
-    HELD,
-    OUT,
-    AckTicket,
-    HeldRecord,
-    KeyQueue,
-    KeyQueues,
-    records_in,
-)  # fmt: skip
+from keylane.share.held import AckTicket, HeldRecord, KeyQueue, KeyQueues, records_in
 from keylane.share.invariants import check_window
 from keylane.share.outgoing import Outgoing, renewals_of
 from keylane.share.ready import ReadyQueue, no_pause
+from keylane.share.states import DONE, GONE, HELD, OUT
 from keylane.wire.share import REJECT, RELEASE, AckBatch
 
 RENEWED_PART: Final = 3

@@ -9,25 +9,17 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from keylane.share.states import DONE, GONE, HELD, OUT, STATE_NAMES
 from keylane.wire.share import AckBatch
 
 NO_KEY: Final = -1
 """Point of a record without a key: it is a key for itself."""
 
-HELD: Final = 0
-"""Locked at the broker and at no member."""
-OUT: Final = 1
-"""At a member."""
-DONE: Final = 2
-"""The member, or its deadline, has decided; the broker has not confirmed it."""
-GONE: Final = 3
-"""At no member and not locked: it comes again, or is finished."""
 STRIKES_MAX: Final = 2
 """Fetches that bring later records, or none, before a released record counts as archived."""
 ARCHIVED_AFTER_S: Final = 2.0
 """Such a fetch is sent this time after the release, or later: a broker does not give a record while
 the end of its lock is being written."""
-STATE_NAMES: Final = ("held", "out", "done", "gone")
 
 
 class AckTicket:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from keylane.share.held import DONE, GONE, HELD, OUT, HeldRecord
+from keylane.share.held import HeldRecord
+from keylane.share.states import DONE, GONE, HELD, OUT
 
 
 def check_window(

@@ -10,7 +10,8 @@ from heapq import nlargest
 from typing import Final
 
 from keylane.share.dispatcher import Dispatcher
-from keylane.share.held import DONE, HELD, NO_KEY, OUT, KeyQueue
+from keylane.share.held import NO_KEY, KeyQueue
+from keylane.share.states import DONE, HELD, OUT
 
 KEYS_SHOWN: Final = 5
 

@@ -20,8 +20,9 @@ from hypothesis.stateful import (
 from kio.schema.errors import ErrorCode
 
 from keylane.share.acks import halves_of
-from keylane.share.held import NO_KEY, OUT
+from keylane.share.held import NO_KEY
 from keylane.share.ready import no_pause
+from keylane.share.states import OUT
 from keylane.wire.share import ACCEPT, GAP, REJECT, RELEASE, RENEW, AckBatch
 from tests.reference.dispatcher_pair import DispatcherPair
 from tests.reference.share_broker import ShareBroker, State
