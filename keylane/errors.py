@@ -99,6 +99,7 @@ class ShareRefused(UpstreamLost):
     """Brokers do not serve keylane's own share session; what lacks is named. May be granted."""
 
     error_code = 30  # GROUP_AUTHORIZATION_FAILED
+    retriable = False
 
 
 class NotCoordinator(KeylaneError):
