@@ -1,6 +1,6 @@
 """Ordered share groups: what a poll of a member costs from its frame to its answer.
 
-    python -m bench.micro.share [--records 40000]
+    python -m bench.micro.share [--records 10000]
 
 The broker is an object of this process that speaks the protocol, and connections are left out: of
 keylane's own work all is there, its side of the broker too. CPU time; the broker's is taken off.
@@ -255,7 +255,7 @@ def measure_memory(records: int) -> None:
 def main() -> None:
     """Run all."""
     parser = argparse.ArgumentParser(description="measure polls of ordered share groups")
-    parser.add_argument("--records", type=int, default=40_000)
+    parser.add_argument("--records", type=int, default=10_000)
     options = parser.parse_args()
     warm_up()
     for poll in POLLS:
