@@ -105,6 +105,7 @@ class ProxyServer:
     async def stop(self) -> None:
         """Take no more requests, answer those under way, close."""
         self.health.stops()
+        self._shared.ordered.drain()
         await self._parts.group_start.stop()
         if self._nodes is not None:
             # First: the others take over at once, while what is under way here is answered.

@@ -103,3 +103,17 @@ def runs_of(acks: Iterable[tuple[int, int]], gaps: Iterable[tuple[int, int]]) ->
                 continue
         batches.append(AckBatch(first, last, bytes((kind,))))
     return batches
+
+
+def ranges_without(offsets: Iterable[int], first: int, last: int) -> list[tuple[int, int]]:
+    """Return the ranges from `first` to `last`, both included, that have none of the offsets."""
+    ranges = []
+    for offset in sorted(offsets):
+        if offset > last:
+            break
+        if first < offset:
+            ranges.append((first, offset - 1))
+        first = max(first, offset + 1)
+    if first <= last:
+        ranges.append((first, last))
+    return ranges

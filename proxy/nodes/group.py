@@ -104,6 +104,18 @@ class NodeGroup:
         """Nodes of the last generation that we have seen; None before the first."""
 
     # Questions of others.
+    def has_lease(self) -> bool:
+        """Return whether what the last agreement gave this node is its own for sure."""
+        return self._lease.is_good(self._clock())
+
+    def has_time(self) -> bool:
+        """Return whether the lease's time is not over, also while the nodes agree anew."""
+        return self._lease.has_time(self._clock())
+
+    def breaks(self) -> int:
+        """Return a number that grows when other nodes may have had what is this node's."""
+        return self._lease.breaks
+
     def holds(self, ic_partition: int) -> bool:
         """See `Ownership`."""
         return self._lease.holds(ic_partition, self._clock())

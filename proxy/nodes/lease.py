@@ -84,6 +84,8 @@ class Lease:
         self._terms: Mapping[int, int] = {}
         """Terms by partition of ours; those of the last sync also while we join again."""
         self._next_term = 0
+        self.breaks = 0
+        """Times at which another node may have had all of it in between."""
         self.generation_id = NOT_HELD
         """Generation of the last sync as this member; -1: none, or we are no member any more."""
         self.is_assumed = False
@@ -101,6 +103,10 @@ class Lease:
     def is_good(self, now_s: float) -> bool:
         """Return whether what the last sync gave us is ours for sure."""
         return not self.is_joining and now_s < self._good_until_s
+
+    def has_time(self, now_s: float) -> bool:
+        """Return whether the time of the lease is not over, also while JoinGroup is under way."""
+        return now_s < self._good_until_s
 
     def holds(self, partition: int, now_s: float) -> bool:
         """Return whether the partition is ours for sure."""
@@ -141,6 +147,7 @@ class Lease:
         unbroken = generation_id - self.generation_id in {0, 1}
         is_known = self.is_assumed or (self.generation_id != NOT_HELD and unbroken)
         before = self._terms if is_known else {}
+        self.breaks += not is_known
         self.is_assumed = False
         self._next_term += 1
         self._terms = {p: before.get(p, self._next_term) for p in partitions}

@@ -104,6 +104,12 @@ class Confirmations:
             raise UpstreamLost(f"renewal: {session.place}: error {answer.error_code}")
 
     async def release(self, session: BrokerSession, first: int, last: int) -> bool:
-        """Release offsets that no dispatcher has; return whether the session had them."""
+        """Release offsets that no dispatcher has; return whether the session had them.
+
+        Raises: UpstreamLost, also where the broker cannot write it: whether it had them is open.
+        """
         answer = await session.acknowledge([AckBatch(first, last, bytes((RELEASE,)))])
-        return answer.error_code == 0
+        code, message = answer.error_code, answer.error_message
+        if code and code not in LOCK_LOST:
+            raise UpstreamLost(f"release: {session.place}: error {code} {message}")
+        return code == 0

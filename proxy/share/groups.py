@@ -58,7 +58,7 @@ class OrderedGroups:
         self._lingering: dict[tuple[str, Place], asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._known_groups: BoundedDict[str, bool] = BoundedDict(NAMES_MAX)
-        self._is_able = False
+        self._is_able = self._is_draining = False
         """Brokers have what it takes."""
 
     @property
@@ -116,6 +116,8 @@ class OrderedGroups:
         partition = self._partitions.get(key)
         if partition is None:
             partition = self._partitions[key] = OrderedPartition(self._kit, place, rule)
+            if self._is_draining:
+                partition.drain()
         timer = self._lingering.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -182,6 +184,12 @@ class OrderedGroups:
         task.add_done_callback(self._closing.discard)
         return task
 
+    def drain(self) -> None:
+        """Hand out nothing more, as the node stops; members acknowledge what they have."""
+        self._is_draining = True
+        for partition in self._partitions.values():
+            partition.drain()
+
     async def stop(self) -> None:
         """Close all sessions at brokers."""
         for timer in self._lingering.values():
@@ -228,6 +236,8 @@ class Collector:
                 break
             if not partition.has_member(self._session):
                 continue  # its session was replaced while it waited
+            if not partition.may_hand_out:
+                continue
             records = partition.dispatcher.take(self._session, room, now_s)
             fitting, size_bytes = _fitting(records, room_bytes, is_first=not taken)
             partition.dispatcher.put_back(self._session, records[fitting:], now_s)

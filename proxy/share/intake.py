@@ -120,10 +120,10 @@ class Intake:
 
     def _take_in(self, answer: ShareAnswer, indexed: Indexed, sent_s: float) -> list[Hole]:
         dispatcher, now_s = self._dispatcher, self._clock()
-        was_settled = dispatcher.is_settled
+        was_settled, was_blank = dispatcher.is_settled, dispatcher.end_offset < 0
         holes = self._acquire(answer.acquired, indexed, now_s)
-        if holes and was_settled:
-            dispatcher.is_settled = False  # until it is known where they are
+        if was_settled and (holes or (was_blank and dispatcher.end_offset >= 0)):
+            dispatcher.is_settled = False  # until it is known what lies before
         highest = max((acquired.last for acquired in answer.acquired), default=None)
         for record in dispatcher.fetched(sent_s, highest, now_s):
             log.warning(

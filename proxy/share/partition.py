@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -28,7 +28,8 @@ from keylane.proxy.share.dead_letters import DeadLetters
 from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.intake import BatchUnreadable, Hole, Intake
-from keylane.proxy.share.settling import UNKNOWN, ask_progress, holds_all
+from keylane.proxy.share.lease_view import LeaseView
+from keylane.proxy.share.settler import Settler
 from keylane.proxy.share.watcher import LogWatcher, has_records
 from keylane.share.dispatcher import Dispatcher
 from keylane.share.held import AckTicket, HeldRecord, abandon
@@ -40,11 +41,7 @@ log = logging.getLogger("keylane.share")
 
 DEMAND_TIMES: Final = 2
 """Records that are made ready, in terms of what members ask for at a time."""
-SETTLE_S_MAX: Final = 3.0
-SETTLE_POLL_S: Final = 0.05
 STRANGERS_S: Final = 60.0
-FRESH_S: Final = 0.3
-"""Time after which a group without a written state counts as new."""
 LIMIT_S: Final = 10.0
 """Time for which the group's limit of deliveries is remembered."""
 CHECKS_PER_LOCK: Final = 30
@@ -107,6 +104,7 @@ class ShareKit:
     clock: Callable[[], float]
     is_here: Callable[[SharedPlace], bool]
     """Returns whether members of a partition are sent to this node."""
+    lease: LeaseView = field(default_factory=LeaseView)
 
 
 class OrderedPartition:
@@ -123,10 +121,11 @@ class OrderedPartition:
         self._waiting: dict[Waiter, None] = {}
         self._work = Alarm()
         self._tick_s = self._limit_s = 0.0
+        self._breaks = kit.lease.breaks()
         self._strangers_s = 0.0
         """Time until which members beside keylane are known to hold records."""
         self._delivery_limit: int | None = None
-        self._is_closing = False
+        self._is_closing = self._is_draining = False
         self._make_window()
         self._watcher = LogWatcher(kit.cluster, kit.reader_kit, place, self._news_came)
         self._task = spawn(self._run(), f"share {place}")
@@ -142,6 +141,9 @@ class OrderedPartition:
         self._confirmations = Confirmations(dispatcher, clock)
         self._intake = Intake(
             self.place, dispatcher, self._confirmations, kit.reader_kit, kit.held_bytes, clock
+        )
+        self._settler = Settler(
+            kit.cluster, self.place, dispatcher, self._intake, self._confirmations, clock
         )
         self._copies = Copies(
             self.place, rule.dead_letter, dispatcher, kit.letters, clock, self.wake
@@ -216,8 +218,18 @@ class OrderedPartition:
 
     @property
     def _is_here(self) -> bool:
-        """Return whether members of the partition are sent to this node."""
-        return self._kit.is_here(self.place)
+        """Return whether members are sent to this node, and to no other since `_breaks`."""
+        is_unbroken = self._kit.lease.breaks() == self._breaks
+        return is_unbroken and self._kit.is_here(self.place)
+
+    @property
+    def may_hand_out(self) -> bool:
+        """Return whether members may get what is held: no other node can have finished it."""
+        return not self._is_draining and self._kit.lease.has_time() and self._is_here
+
+    def drain(self) -> None:
+        """Hand out nothing more: a member could not acknowledge it to a node that stops."""
+        self._is_draining = True
 
     # The task.
     async def _run(self) -> None:
@@ -228,6 +240,10 @@ class OrderedPartition:
             try:
                 if not self._is_here:
                     await self._stand_by()
+                    continue
+                if not self._kit.lease.has_lease():
+                    # A session that is opened ends that of the node that has the partition by now.
+                    await self._work.wait(STAND_BY_S)
                     continue
                 await self._learn_limit()
                 session = await BrokerSession.open(self._kit.cluster, self.place)
@@ -268,8 +284,10 @@ class OrderedPartition:
         self._make_window()
         for member in self._demand:
             self.dispatcher.join(member)
-        while not self._is_closing and not self._is_here:
+        lease = self._kit.lease
+        while not (self._is_closing or (lease.has_lease() and self._kit.is_here(self.place))):
             await self._work.wait(STAND_BY_S)
+        self._breaks = lease.breaks()
 
     async def _serve(self, session: BrokerSession) -> None:
         """Serve members until the partition is closed, or placed at another node.
@@ -315,7 +333,7 @@ class OrderedPartition:
 
     def _offer(self) -> None:
         """Give records to requests that wait."""
-        while self._waiting and self.dispatcher.may_take(self._clock()):
+        while self._waiting and self.may_hand_out and self.dispatcher.may_take(self._clock()):
             waiter = next(iter(self._waiting))
             if not waiter.offer():
                 self._waiting.pop(waiter, None)
@@ -323,6 +341,8 @@ class OrderedPartition:
     def _records_wanted(self) -> int:
         """Return the number of records to ask the broker for."""
         dispatcher, bound = self.dispatcher, self.rule.look_ahead
+        if self._is_draining:
+            return 0
         if not self._demand:
             return len(dispatcher.gone)
         demand = min(sum(self._demand.values()), bound)
@@ -339,9 +359,12 @@ class OrderedPartition:
     async def _fetch(
         self, session: BrokerSession, wanted: int, acks: Sequence[AckBatch] = ()
     ) -> None:
+        was_blank = self.dispatcher.end_offset < 0
         holes = await self._intake.fetch(session, wanted, acks)
         if holes:
             await self._look_into(session, holes)
+        elif was_blank and not self.dispatcher.is_settled:
+            await self._settle(session)  # the first records: what lies before is not known
         if self._intake.is_at_end and self.dispatcher.records and self._demand:
             self._watcher.watch(self.dispatcher.end_offset + 1)
 
@@ -388,36 +411,17 @@ class OrderedPartition:
         self._delivery_limit = config.delivery_limit
         self.dispatcher.last_delivery = max(1, config.delivery_limit - 1)
 
-    # Settling.
     async def _settle(self, session: BrokerSession) -> None:
-        """Fetch until all that is not finished is locked. Raises: UpstreamLost."""
-        dispatcher = self.dispatcher
-        dispatcher.is_settled = False
-        began_s = self._clock()
-        while not self._is_closing:
-            room = self.rule.look_ahead - dispatcher.locked_count
-            await self._intake.fetch(session, max(1, room))
-            if await self._holds_all(session, self._clock() - began_s):
-                break
-            if self._clock() - began_s > SETTLE_S_MAX:
-                # Such members may go on: their holes are not waited for each time.
-                self._strangers_s = self._clock() + STRANGERS_S
-                log.warning(
-                    "records of a share group are not at keylane: members beside it hold them, or "
-                    "a transaction is open %s end_offset=%d", self.place, dispatcher.end_offset,
-                )  # fmt: skip
-                break
-            await asyncio.sleep(SETTLE_POLL_S)
+        """Have all locked that is not finished. Raises: UpstreamLost."""
+        dispatcher, settler = self.dispatcher, self._settler
+        settler.delivery_limit = self._delivery_limit
+        look_ahead = self.rule.look_ahead
+        if not await settler.settle(session, look_ahead, lambda: self._is_closing):
+            # Such members may go on: their holes are not waited for each time.
+            self._strangers_s = self._clock() + STRANGERS_S
+            log.warning(
+                "records of a share group are not at keylane: members beside it hold them, or "
+                "a transaction is open %s end_offset=%d", self.place, dispatcher.end_offset,
+            )  # fmt: skip
         for record in dispatcher.settle(self._clock()):
             log.debug("finished before %s %r", self.place, record)
-
-    async def _holds_all(self, session: BrokerSession, passed_s: float) -> bool:
-        dispatcher = self.dispatcher
-        log_end = await session.log_end()
-        progress = await ask_progress(self._kit.cluster, self.place)
-        if progress.start_offset == UNKNOWN and passed_s >= FRESH_S:
-            return True
-        end = dispatcher.end_offset
-        if end < 0:
-            return progress.start_offset != UNKNOWN and progress.lag <= 0
-        return holds_all(progress, dispatcher.locked_count, end, log_end)

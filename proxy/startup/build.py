@@ -48,6 +48,7 @@ from keylane.proxy.session.session import ClientSession
 from keylane.proxy.share.dead_letters import DeadLetters
 from keylane.proxy.share.groups import OrderedGroups
 from keylane.proxy.share.held_bytes import HeldBytes
+from keylane.proxy.share.lease_view import LeaseView
 from keylane.proxy.share.partition import ShareKit
 from keylane.proxy.startup.control_setup import ControlBase, Upkeep, make_control
 from keylane.proxy.startup.group_start import GroupStart
@@ -122,7 +123,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         stats=stats,
         admission=entrance.admission,
         switches=SwitchBoard(config),
-        ordered=build_ordered(base, fetcher, own_topics, placement),
+        ordered=build_ordered(base, fetcher, own_topics, placement, nodes.lease_view()),
         clock=time.monotonic,
         placement=placement,
     )
@@ -246,7 +247,11 @@ def build_readers(
 
 
 def build_ordered(
-    base: ControlBase, fetcher: LaneFetcher, own_topics: OwnTopicClients, placement: Placement
+    base: ControlBase,
+    fetcher: LaneFetcher,
+    own_topics: OwnTopicClients,
+    placement: Placement,
+    lease: LeaseView,
 ) -> OrderedGroups:
     """Make the share groups in key order."""
     cluster = base.cluster
@@ -259,6 +264,7 @@ def build_ordered(
         is_here=lambda place: is_placed_here(
             placement, cluster.registry, cluster.leaders, place.topic, place[2:]
         ),
+        lease=lease,
     )
     return OrderedGroups(kit, base.config.share_groups)
 

@@ -19,6 +19,7 @@ from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.nodes.lone_seat import LoneSeat
 from keylane.proxy.nodes.node_secrets import NodeSecrets
 from keylane.proxy.nodes.process_mark import make_mark
+from keylane.proxy.share.lease_view import LeaseView
 from keylane.proxy.startup.control_setup import ControlBase
 from keylane.proxy.topics.node_values import Membership, NodeInfo
 
@@ -69,6 +70,13 @@ class NodeParts:
         )
         seat.drain = self._drain
         return seat
+
+    def lease_view(self) -> LeaseView:
+        """Return the right to partitions of share groups."""
+        group = self.group
+        if group is None:
+            return LeaseView()
+        return LeaseView(has_lease=group.has_lease, has_time=group.has_time, breaks=group.breaks)
 
     async def _drain(self) -> None:
         await self._shared().groups.drain()

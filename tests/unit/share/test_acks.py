@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.errors import ErrorCode
 
-from keylane.share.acks import OFFSETS_MAX, check_batches, halves_of, has_renewals, runs_of
+from keylane.share.acks import (
+    OFFSETS_MAX,
+    check_batches,
+    halves_of,
+    has_renewals,
+    ranges_without,
+    runs_of,
+)
 from keylane.wire.share import ACCEPT, GAP, REJECT, RELEASE, RENEW, AckBatch
 
 ONE = bytes((ACCEPT,))
@@ -80,3 +87,12 @@ def test_halves_keep_all_offsets(kinds: dict[int, int]) -> None:
 
     assert offsets_of(lower) + offsets_of(upper) == offsets_of(batches)
     assert len(offsets_of(lower)) == len(kinds) // 2
+
+
+@given(st.sets(st.integers(0, 30)), st.integers(0, 30), st.integers(-1, 30))
+def test_ranges_have_all_other_offsets(offsets: set[int], first: int, last: int) -> None:
+    """Each of them once, and none of those that are left out."""
+    ranges = ranges_without(offsets, first, last)
+
+    found = [offset for low, high in ranges for offset in range(low, high + 1)]
+    assert found == [each for each in range(first, last + 1) if each not in offsets]

@@ -95,6 +95,25 @@ def test_a_missed_generation_is_a_break(lease, generation_id: int) -> None:
     assert lease.term(1) not in {old, NOT_HELD}
 
 
+@pytest.mark.parametrize(("generation_id", "breaks"), [(3, 0), (4, 0), (5, 1), (2, 1)])
+def test_breaks_are_counted(lease, generation_id: int, breaks: int) -> None:
+    """What was begun before one of them may have gone on at another node."""
+    before = lease.breaks
+
+    lease.suspend()
+    lease.synced(generation_id, (1,), sent_s=101.0)
+
+    assert lease.breaks - before == breaks
+
+
+def test_time_goes_on_while_the_nodes_agree_anew(lease) -> None:
+    """A node that hangs meanwhile knows when it wakes up that its time is over."""
+    lease.suspend()
+
+    assert lease.has_time(107.9) and not lease.is_good(107.9)
+    assert not lease.has_time(108.0)
+
+
 def test_what_was_lost_begins_anew(lease) -> None:
     """Expelled: nothing is held or claimed, and the next generation is no continuation."""
     old = lease.term(1)

@@ -1,0 +1,118 @@
+"""Search for records that a session does not hold yet, before anything is handed out.
+
+Source: docs/decisions/048; `SharePartitionManager`, `DelayedShareFetch` of Apache Kafka 4.3: a
+fetch that waits goes on after its connection, and acquires records in keylane's name, of which no
+node learns. They are found by releasing what is not held. Of a group without a written state
+nothing can be proved, so it is made to have one: the broker writes one thing after the other, so
+that with the release of one record all is written that has to be written before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.share.broker_session import BrokerSession, SharedPlace
+from keylane.proxy.share.confirmations import Confirmations
+from keylane.proxy.share.intake import Intake
+from keylane.proxy.share.settling import UNKNOWN, Progress, ask_progress, holds_all
+from keylane.share.acks import ranges_without
+from keylane.share.dispatcher import Dispatcher
+from keylane.wire.share import RELEASE, AckBatch
+
+log = logging.getLogger("keylane.share")
+
+SETTLE_S_MAX: Final = 3.0
+POLL_S: Final = 0.05
+FRESH_S: Final = 0.1
+"""Time after which a group without a written state is made to have one."""
+LOST_S: Final = 0.7
+"""Time after which records of lost answers are looked for: such a fetch waits 500 ms at most."""
+QUESTIONS_MAX: Final = 64
+"""Releases that are tried in a search; each costs a question to the broker."""
+DELIVERIES_MIN: Final = 3
+"""Limit of deliveries from which one of them may be given for a written state."""
+
+
+class Settler:
+    """Works on one session at a time; the caller does nothing else with it meanwhile."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        place: SharedPlace,
+        dispatcher: Dispatcher,
+        intake: Intake,
+        confirmations: Confirmations,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster, self._place, self._dispatcher = cluster, place, dispatcher
+        self._intake, self._confirmations, self._clock = intake, confirmations, clock
+        self.delivery_limit: int | None = None
+        """The group's limit of deliveries; None: it is not known."""
+
+    async def settle(
+        self, session: BrokerSession, look_ahead: int, is_over: Callable[[], bool]
+    ) -> bool:
+        """Fetch until all that is not finished is locked, or `is_over` says that it is in vain.
+
+        Return False where it was not proved in time: members beside keylane hold records, or a
+        transaction is open. Raises: UpstreamLost.
+        """
+        dispatcher, began_s = self._dispatcher, self._clock()
+        dispatcher.is_settled = has_looked = False
+        while not is_over():
+            await self._intake.fetch(session, max(1, look_ahead - dispatcher.locked_count))
+            log_end = await session.log_end()
+            progress = await ask_progress(self._cluster, self._place)
+            if self._holds_all(progress, log_end):
+                return True
+            passed_s, is_new = self._clock() - began_s, progress.start_offset == UNKNOWN
+            if is_new and passed_s >= FRESH_S and dispatcher.end_offset < 0:
+                return True  # with the first records it is settled once more
+            if not has_looked and passed_s >= (FRESH_S if is_new else LOST_S):
+                has_looked = True
+                if is_new:
+                    await self._have_it_written(session)
+                else:
+                    await self._look_for_lost(session, progress.start_offset)
+            if passed_s > SETTLE_S_MAX:
+                return is_new
+            await asyncio.sleep(POLL_S)
+        return True
+
+    def _holds_all(self, progress: Progress, log_end: int) -> bool:
+        dispatcher = self._dispatcher
+        if dispatcher.end_offset >= 0:
+            return holds_all(progress, dispatcher.locked_count, dispatcher.end_offset, log_end)
+        if progress.start_offset == UNKNOWN or progress.lag > 0:
+            return False
+        dispatcher.end_offset = log_end - 1  # all before it is finished; what is passed over is not
+        return True
+
+    async def _have_it_written(self, session: BrokerSession) -> None:
+        """Release the last record: the broker writes the start offset of the group with that."""
+        if self.delivery_limit is None or self.delivery_limit < DELIVERIES_MIN:
+            return
+        last = max(self._dispatcher.records, default=-1)
+        if last >= 0 and await self._confirmations.release(session, last, last):
+            released = AckBatch(last, last, bytes((RELEASE,)))
+            self._dispatcher.lose([released], self._clock())
+
+    async def _look_for_lost(self, session: BrokerSession, start_offset: int) -> None:
+        """Release what a fetch of a former session has acquired, whose answer was lost."""
+        dispatcher = self._dispatcher
+        locked = [record.offset for record in dispatcher.records.values() if record.is_locked]
+        left = ranges_without(locked, start_offset, dispatcher.end_offset)
+        for _ in range(QUESTIONS_MAX):
+            if not left:
+                break
+            first, last = left.pop()
+            if await self._confirmations.release(session, first, last):
+                log.info("records come again %s offsets=%d-%d", self._place, first, last)
+            elif first < last:
+                middle = (first + last) // 2
+                left += [(first, middle), (middle + 1, last)]
