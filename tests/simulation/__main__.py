@@ -2,6 +2,7 @@
 
 A seed that failed: `--seed N` prints its story, `--seed N --shrink` that of the smallest scenario
 that fails as well. `--mutations` shows which seed finds each of the mistakes in `mutations`.
+`--shares` plays schedules of share groups, whose seeds are others.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
+from functools import partial
 
+from tests.simulation.mutation import Mutation
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.run import Outcome, play
 from tests.simulation.scenario import Scenario, draw
+from tests.simulation.share_mutations import SHARES
+from tests.simulation.share_schedule import draw_shares
 from tests.simulation.shrink import shrink
 
 CHUNK = 20
@@ -33,14 +38,25 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--mutations", action="store_true", help="which seed finds each mistake")
     parser.add_argument("--only", help="mutations whose name has this in it")
+    parser.add_argument("--shares", action="store_true", help="schedules of share groups")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
     first, last = map(int, args.seeds.split("-"))
     if args.mutations:
-        return _show_mutations(range(first, last), args.only or "", args.jobs)
+        wanted = [each for each in _mistakes(args.shares) if (args.only or "") in each.name]
+        return _show_mutations(range(first, last), wanted, args.shares, args.jobs)
     if args.seed is not None:
-        return _show(args.seed, smallest=args.shrink, mutation=args.only)
-    return _play_all(range(first, last), args.jobs)
+        found = next((each for each in _mistakes(args.shares) if each.name == args.only), None)
+        return _show(_draw(args.shares, args.seed), smallest=args.shrink, mutation=found)
+    return _play_all(range(first, last), args.shares, args.jobs)
+
+
+def _draw(has_shares: bool, seed: int) -> Scenario:
+    return draw_shares(seed) if has_shares else draw(seed)
+
+
+def _mistakes(has_shares: bool) -> Sequence[Mutation]:
+    return SHARES if has_shares else MUTATIONS
 
 
 def kinds(outcome: Outcome) -> set[str]:
@@ -48,17 +64,16 @@ def kinds(outcome: Outcome) -> set[str]:
     return {breach.split(":")[0].split(" ")[-1] for breach in outcome.breaches}
 
 
-def _show(seed: int, *, smallest: bool, mutation: str | None) -> int:
-    found = next((each for each in MUTATIONS if each.name == mutation), None)
-    with nullcontext() if found is None else found.apply():
-        outcome = play(draw(seed), level=logging.INFO)
+def _show(drawn: Scenario, *, smallest: bool, mutation: Mutation | None) -> int:
+    with nullcontext() if mutation is None else mutation.apply():
+        outcome = play(drawn, level=logging.INFO)
         if smallest and outcome.breaches:
             wanted = kinds(outcome)
 
             def fails(scenario: Scenario) -> bool:
                 return bool(kinds(play(scenario)) & wanted)
 
-            outcome = play(shrink(draw(seed), fails), level=logging.INFO)
+            outcome = play(shrink(drawn, fails), level=logging.INFO)
     print(*outcome.story, sep="\n")
     print(outcome.scenario)
     print(f"counts: {outcome.counts}; notes: {len(outcome.notes)}")
@@ -66,10 +81,10 @@ def _show(seed: int, *, smallest: bool, mutation: str | None) -> int:
     return bool(outcome.breaches)
 
 
-def _play_chunk(seeds: range) -> tuple[list[tuple[int, list[str]]], Counter[str]]:
+def _play_chunk(has_shares: bool, seeds: range) -> tuple[list[tuple[int, list[str]]], Counter[str]]:
     failed, counts = [], Counter[str]()
     for seed in seeds:
-        outcome = play(draw(seed))
+        outcome = play(_draw(has_shares, seed))
         counts.update(outcome.counts)
         counts["notes"] += len(outcome.notes)
         if outcome.breaches:
@@ -81,10 +96,11 @@ def _chunks(seeds: range) -> Iterator[range]:
     return (seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK))
 
 
-def _play_all(seeds: range, jobs: int) -> int:
+def _play_all(seeds: range, has_shares: bool, jobs: int) -> int:
     started_s, failed, counts = time.monotonic(), 0, Counter[str]()
     with ProcessPoolExecutor(jobs) as pool:
-        for number, (found, chunk_counts) in enumerate(pool.map(_play_chunk, _chunks(seeds)), 1):
+        played = pool.map(partial(_play_chunk, has_shares), _chunks(seeds))
+        for number, (found, chunk_counts) in enumerate(played, 1):
             counts += chunk_counts
             failed += len(found)
             for seed, breaches in found:
@@ -97,22 +113,21 @@ def _play_all(seeds: range, jobs: int) -> int:
     return int(failed > 0)
 
 
-def _find(name: str, seeds: range) -> tuple[int | None, list[str]]:
+def _find(name: str, has_shares: bool, seeds: range) -> tuple[int | None, list[str]]:
     """The first seed that finds a mistake, and has no breach without it; what it says."""
-    mutation = next(each for each in MUTATIONS if each.name == name)
+    mutation = next(each for each in _mistakes(has_shares) if each.name == name)
     for seed in seeds:
         with mutation.apply():
-            outcome = play(draw(seed))
-        if outcome.breaches and not play(draw(seed)).breaches:
+            outcome = play(_draw(has_shares, seed))
+        if outcome.breaches and not play(_draw(has_shares, seed)).breaches:
             return seed, outcome.breaches
     return None, []
 
 
-def _show_mutations(seeds: range, only: str, jobs: int) -> int:
-    wanted = [mutation for mutation in MUTATIONS if only in mutation.name]
+def _show_mutations(seeds: range, wanted: Sequence[Mutation], has_shares: bool, jobs: int) -> int:
     missed = 0
     with ProcessPoolExecutor(jobs) as pool:
-        pending = [(each, pool.submit(_find, each.name, seeds)) for each in wanted]
+        pending = [(each, pool.submit(_find, each.name, has_shares, seeds)) for each in wanted]
         print("| invariant | mistake | schedules | what is said |\n|---|---|---|---|")
         for mutation, future in pending:
             seed, breaches = future.result()

@@ -24,17 +24,33 @@ from keylane.wire.header import read_request_header
 from tests.reference.response_frame import write_response
 from tests.simulation.broker_groups import GROUP_HANDLERS, GROUP_VERSIONS
 from tests.simulation.broker_members import Reply
+from tests.simulation.broker_share import SHARE_ACKNOWLEDGE, SHARE_FETCH, ShareBroker
+from tests.simulation.broker_share_groups import (
+    DESCRIBE_SHARE_OFFSETS,
+    GROUP_RESOURCE,
+    SHARE_HEARTBEAT,
+    describe_share_offsets,
+    group_configs,
+    share_heartbeat,
+)
 from tests.simulation.cluster import Cluster, Held, Partition, Topic
 from tests.simulation.messages import read_fetch, read_question, write_answer
 
 if TYPE_CHECKING:
     from tests.simulation.network import End
+    from tests.simulation.share_store import ShareStore
 
 FETCH, LIST_OFFSETS, METADATA, FIND_COORDINATOR, API_VERSIONS = 1, 2, 3, 10, 18
 END_OF_EPOCH, DESCRIBE_ACLS, DESCRIBE_CONFIGS = 23, 29, 32
 VERSIONS = GROUP_VERSIONS | {
     FETCH: (4, 16), LIST_OFFSETS: (1, 7), METADATA: (9, 12), FIND_COORDINATOR: (0, 4),
     API_VERSIONS: (0, 3), END_OF_EPOCH: (2, 4), DESCRIBE_ACLS: (1, 3), DESCRIBE_CONFIGS: (1, 4),
+}  # fmt: skip
+SESSIONS = frozenset({SHARE_FETCH, SHARE_ACKNOWLEDGE})
+"""APIs whose sessions end with a connection."""
+SHARE_VERSIONS = {
+    SHARE_HEARTBEAT: (1, 1), SHARE_FETCH: (1, 2), SHARE_ACKNOWLEDGE: (1, 2),
+    DESCRIBE_SHARE_OFFSETS: (0, 1),
 }  # fmt: skip
 OUT_OF_RANGE, UNKNOWN_TOPIC, NOT_LEADER, COORDINATOR_NOT_AVAILABLE, UNKNOWN_TOPIC_ID = (
     1,
@@ -84,6 +100,8 @@ class _Connection:
     def _on_lost(self, _error: Exception | None) -> None:
         self.end.is_open = False
         self.broker.connections.pop(self, None)
+        if self.broker.shares is not None:
+            self.broker.shares.connection_lost(self)
         while self._asked:
             self._note_ended()
 
@@ -111,10 +129,14 @@ class _Connection:
         header = read_request_header(memoryview(frame)[4:])
         key, version = int(header.api_key), int(header.api_version)
         self.broker.requests[key] = self.broker.requests.get(key, 0) + 1
-        low, high = VERSIONS.get(key, (1, 0))
+        low, high = self.broker.versions.get(key, (1, 0))
         assert low <= version <= high, f"API {key} v{version} is not offered"
         answer = partial(self._answer, key, version, header.correlation_id)
-        self.broker.handle(key, version, frame, header.body_position + 4, answer)
+        at, shares = header.body_position + 4, self.broker.shares
+        if shares is not None and key in SESSIONS:
+            shares.handle(self, key, version, frame, at, answer)
+        else:
+            self.broker.handle(key, version, frame, at, answer)
 
     def _answer(self, key: int, version: int, correlation_id: int, body: list[Any]) -> None:
         broker = self.broker
@@ -145,9 +167,23 @@ class Broker:
         self.lost_answers: dict[int, int] = {}
         """Number of answers, by API, that will get lost with their connection."""
         self.group_handlers = GROUP_HANDLERS
+        self.versions = VERSIONS
+        self.shares: ShareBroker | None = None
+        """None: it has no share groups."""
+        self.group_configs: Callable[[str], dict[str, str]] = lambda _: {}
         self.late_commits = 0
         """Number of commits that will be answered with an error, and written some time later."""
         self.world.network.open(self, PORT)
+
+    def offer_shares(self, store: ShareStore) -> None:
+        """Have share groups, as brokers of Kafka 4.2 and later have."""
+        self.shares = ShareBroker(self, store)
+        self.versions = VERSIONS | SHARE_VERSIONS
+        self.group_configs = partial(group_configs, store)
+        self.group_handlers = GROUP_HANDLERS | {
+            SHARE_HEARTBEAT: partial(share_heartbeat, store),
+            DESCRIBE_SHARE_OFFSETS: partial(describe_share_offsets, store),
+        }
 
     # The network's side.
     @property
@@ -189,6 +225,8 @@ class Broker:
             connection.end.reset()
         self.connections.clear()
         self.held.clear()
+        if self.shares is not None:
+            self.shares.crash()
         for topic in cluster.topics.values():
             for partition in topic.partitions:
                 if partition.leader_id == self.broker_id:
@@ -224,7 +262,7 @@ class Broker:
     def _api_versions(self, _request: Any, reply: Reply) -> None:
         keys = [
             {"api_key": key, "min_version": low, "max_version": high}
-            for key, (low, high) in VERSIONS.items()
+            for key, (low, high) in self.versions.items()
         ]
         reply({"api_keys": keys})
 
@@ -309,17 +347,20 @@ class Broker:
 
     def _describe_configs(self, request: Any, reply: Reply) -> None:
         values = {"offsets.retention.minutes": "10080", "offsets.topic.replication.factor": "3"}
-        results = [
-            {
+        results = []
+        for each in request.resources:
+            found = values
+            if int(each.resource_type) == GROUP_RESOURCE:
+                found = self.group_configs(str(each.resource_name))
+            configs = [
+                {"name": name, "value": found.get(str(name), "0")}
+                for name in each.configuration_keys or ()
+            ]
+            results.append({
                 "resource_type": int(each.resource_type),
                 "resource_name": str(each.resource_name),
-                "configs": [
-                    {"name": name, "value": values.get(str(name), "0")}
-                    for name in each.configuration_keys or ()
-                ],
-            }
-            for each in request.resources
-        ]
+                "configs": configs,
+            })  # fmt: skip
         reply({"results": results})
 
     # Records.

@@ -37,6 +37,7 @@ class Connection(asyncio.Protocol):
         self.is_open, self.timeout_s = False, REQUEST_TIMEOUT_S
         self.on_end: OnEnd = lambda *_: None
         self.on_silent: Callable[[], None] = lambda: None
+        self.on_lost: Callable[[], None] = lambda: None
         self._asked: dict[int, tuple[int, float]] = {}
         """API and time of requests without an answer, by number, also when no task waits for it."""
         self._answered = asyncio.Event()
@@ -138,6 +139,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
+        self.on_lost()
         self._fail(str(exc) if exc else "closed by the peer")
 
 

@@ -192,6 +192,8 @@ class Cluster:
         """Deleted groups, with times: their generations begin anew."""
         self.producer_ids: dict[str, tuple[int, int]] = {}
         self.transactions: dict[str, Transaction] = {}
+        self.on_elected: list[Callable[[Partition], None]] = []
+        """Called with a partition that has another leader."""
         self.on_decided: list[Callable[[str, bool], None]] = []
         """Called with (transactional id, whether it commits) when a transaction is decided."""
         self._next_producer_id = itertools.count(1000)
@@ -246,6 +248,8 @@ class Cluster:
             f"kafka: {partition.topic}-{partition.index} is led by broker {partition.leader_id}"
             f" in epoch {partition.epoch}, log {log.log_start} to {log.end}"
         )
+        for reported in self.on_elected:
+            reported(partition)
         partition.wake()
 
     # Coordinators.

@@ -56,6 +56,8 @@ def node_stop(stage: Stage, fault: Fault) -> None:
         return
 
     async def stop() -> None:
+        if stage.shares is not None:
+            stage.shares.note_end()
         await server.stop()
         stage.world.report(f"{node.name} has stopped")
         stage.world.after(0.0, node.kill)

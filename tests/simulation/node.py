@@ -6,7 +6,7 @@ import itertools
 import random
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -116,10 +116,14 @@ class Node:
         self.served_s: list[float] = []
         """Times from which its processes have served."""
         self.is_wanted = True
+        self.on_end: Callable[[], None] = lambda: None
+        """Called when a process of it ends."""
 
     def start(self) -> None:
-        """A new process."""
+        """A new process, where none runs."""
         self.is_wanted = True
+        if self.process is not None and not self.process.is_dead:
+            return
         self.starts += 1
         self.process = Process(self.world, self.host, name=self.name, rate=self.rate)
         self.process.spawn(self._run(self.process), f"{self.name} {self.starts}")
@@ -144,4 +148,5 @@ class Node:
         """SIGKILL, and a start a moment later."""
         if self.process is not None and not self.process.is_dead:
             self.process.kill()
+            self.on_end()
             self.world.after(RESTART_S, lambda: self.start() if self.is_wanted else None)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from tests.simulation.broker import Broker
     from tests.simulation.cluster import Cluster, Partition
-    from tests.simulation.judgement import Judgement
     from tests.simulation.scenario import TopicPlan
     from tests.simulation.world import World
 
@@ -17,6 +16,19 @@ TRANSACTIONAL = 0x10
 TRANSACTION_S = 1.5
 """Seconds that a transaction is open, at most."""
 COMMIT_SHARE = 0.6
+
+
+class RecordBook(Protocol):
+    """A judge that knows all records."""
+
+    def next_number(self) -> int:
+        """Return the next record's number."""
+
+    def wrote(self, partition: Partition, offset: int, key: str, number: int) -> None:
+        """Note a record."""
+
+    def aborted(self, numbers: Sequence[int]) -> None:
+        """Note records whose transaction was aborted."""
 
 
 @dataclass
@@ -31,7 +43,7 @@ class Producers:
     """The producers of a run."""
 
     def __init__(
-        self, world: World, cluster: Cluster, brokers: dict[int, Broker], judgement: Judgement
+        self, world: World, cluster: Cluster, brokers: dict[int, Broker], judgement: RecordBook
     ) -> None:
         self._world, self._cluster, self._brokers = world, cluster, brokers
         self._judgement = judgement

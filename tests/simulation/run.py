@@ -16,6 +16,7 @@ from tests.simulation.cluster import Cluster
 from tests.simulation.faults import DO
 from tests.simulation.node import simulated
 from tests.simulation.scenario import LOAD_S, Fault, Scenario
+from tests.simulation.share_faults import SHARE_DO
 from tests.simulation.stage import START_S, Stage
 from tests.simulation.world import World
 
@@ -60,7 +61,9 @@ class _Lines(logging.Handler):
 def fail(stage: Stage, fault: Fault) -> None:
     """Make it happen."""
     stage.world.report(f"FAULT {fault.kind} {fault.which} {fault.amount}")
-    DO[fault.kind](stage, fault)
+    if stage.shares is not None:
+        stage.shares.note_fault(fault)
+    (DO | SHARE_DO)[fault.kind](stage, fault)
 
 
 @contextmanager
@@ -101,7 +104,11 @@ def play(scenario: Scenario, *, level: int = logging.ERROR) -> Outcome:
             stage.crash_all()
             world.run(world.now_s + AUDIT_S, until=stage.is_audited)
             gc.collect(0)  # futures say now that their failure was noticed by none
-            breaches, notes, counts = stage.judgement.conclude(stage.members)
+            breaches, notes, counts = stage.judgement.conclude(stage.lane_members)
+            if stage.shares is not None:
+                found, share_counts = stage.shares.conclude()
+                breaches += found
+                counts |= share_counts
             if not stage.is_audited():
                 breaches.append("audit: nodes that have died do not answer offsets of lanes")
         finally:

@@ -139,6 +139,44 @@ class GroupPlan:
 
 
 @dataclass(frozen=True)
+class SharePlan:
+    """A share group in the order of keys, its topic, and its members."""
+
+    name: str
+    topic: str
+    partitions: int
+    keys: int
+    batches_per_s: float
+    transactions: float
+    """Share of batches that are in a transaction."""
+    members: int
+    records_max: int
+    """`max.poll.records`."""
+    is_exact: bool
+    """Acquire mode: `record_limit`."""
+    is_explicit: bool
+    is_synchronous: bool
+    """It acknowledges each record by itself."""
+    outcomes: tuple[float, float, float]
+    """Weights of ACCEPT, RELEASE and REJECT, of explicit members."""
+    work_s: float
+    slow_share: float
+    """Share of records whose work takes about as long as a lock."""
+    renews: bool
+    blocks_s: float
+    """Work of the first member on its first record; 0: it is as any other."""
+    lock_s: float
+    deliveries: int
+    locks: int
+    look_ahead: int
+
+    @property
+    def blocks_from_s(self) -> float:
+        """Work from this duration on is not renewed: its application has stopped."""
+        return 10 * self.lock_s
+
+
+@dataclass(frozen=True)
 class Scenario:
     """A whole run."""
 
@@ -158,6 +196,7 @@ class Scenario:
     """The journal has steps (decision 038), also of groups with few lanes."""
     forget_s: float = 0.0
     """Seconds between nodes' questions for expired groups; 0: none in a run."""
+    shares: tuple[SharePlan, ...] = ()
 
 
 def draw(seed: int) -> Scenario:

@@ -43,5 +43,12 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
             less = replace(group, members=group.members - 1)
             groups = (*scenario.groups[:number], less, *scenario.groups[number + 1 :])
             yield replace(scenario, groups=groups)
+    for number, plan in enumerate(scenario.shares):
+        others = scenario.shares[:number], scenario.shares[number + 1 :]
+        if len(scenario.shares) > 1:
+            yield replace(scenario, shares=(*others[0], *others[1]))
+        if plan.members > 1:
+            fewer = replace(plan, members=plan.members - 1)
+            yield replace(scenario, shares=(*others[0], fewer, *others[1]))
     if scenario.nodes > 2:
         yield replace(scenario, nodes=scenario.nodes - 1)

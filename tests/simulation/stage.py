@@ -15,6 +15,7 @@ from tests.simulation.member import Member
 from tests.simulation.node import PORT, Node
 from tests.simulation.producers import Producers
 from tests.simulation.scenario import LOAD_S
+from tests.simulation.share_stage import ShareStage
 from tests.simulation.transactor import TransactionalLife
 from tests.simulation.traps import Traps
 from tests.simulation.waits import Waits
@@ -43,7 +44,8 @@ class Stage:
     own: Own
     brokers: dict[int, Broker]
     nodes: list[Node] = field(default_factory=list)
-    members: list[Member] = field(default_factory=list)
+    members: list[Any] = field(default_factory=list)
+    """Members of groups, and of share groups (`ShareMember`)."""
     tools: list[admin.Tool] = field(default_factory=list)
     groups_changed: set[str] = field(default_factory=set)
     """Groups that tools are changing at this moment."""
@@ -53,6 +55,7 @@ class Stage:
     producers: Producers = field(init=False)
     traps: Traps = field(init=False)
     waits: Waits = field(init=False)
+    shares: ShareStage | None = None
     _looked_s: float = 0.0
     _held_until_s: float = 0.0
 
@@ -63,6 +66,8 @@ class Stage:
         self.producers = Producers(self.world, self.cluster, self.brokers, self.judgement)
         self.traps = Traps(self.world, self.cluster)
         self.cluster.on_decided.append(self._note_decided)
+        if self.scenario.shares:
+            self.shares = ShareStage(self)
 
     # Start.
     def start(self) -> None:
@@ -73,11 +78,14 @@ class Stage:
         self.cluster.create_own("__consumer_offsets", 3)
         self.cluster.create_own("__transaction_state", 3)
         self.lanes = {each.name: each.lanes for each in scenario.topics}
+        rules = [] if self.shares is None else self.shares.prepare()
         for number in range(max(1, scenario.nodes)):
             settings: dict[str, Any] = {
                 "lanes": self._rules,
                 "node_session_timeout_ms": int(1000 * scenario.node_session_s),
             }  # fmt: skip
+            if rules:
+                settings["share_groups"] = rules
             if scenario.nodes:
                 settings["node"] = number
             if scenario.keeps_rights:
@@ -87,11 +95,16 @@ class Stage:
             rate = scenario.rates[number % len(scenario.rates)]
             self.nodes.append(Node(self.world, number, settings, rate=rate))
         for node in self.nodes:
+            if self.shares is not None:
+                node.on_end = self.shares.note_end
             node.start()
         for plan in scenario.groups:
             self._start_group(plan)
         for topic in scenario.topics:
             self.producers.write_on(topic, START_S + LOAD_S)
+        if self.shares is not None:
+            self.shares.start()
+            self.members += self.shares.members
 
     @property
     def _rules(self) -> list[dict[str, Any]]:
@@ -161,7 +174,7 @@ class Stage:
         return partitions[place.lane % len(partitions)].log.log_start
 
     def _note_decided(self, transactional_id: str, is_commit: bool) -> None:
-        for member in self.members:
+        for member in self.lane_members:
             if transactional_id == f"txn-{member.name}":
                 staged, member.staged = member.staged, []
                 member.visible += staged if is_commit else []
@@ -176,6 +189,11 @@ class Stage:
         return self.nodes[fault.which % len(self.nodes)]
 
     @property
+    def lane_members(self) -> list[Member]:
+        """Members of groups that are no share groups."""
+        return [each for each in self.members if isinstance(each, Member)]
+
+    @property
     def node_hosts(self) -> list[str]:
         return [node.host for node in self.nodes]
 
@@ -188,7 +206,7 @@ class Stage:
     def broker(self, fault: Fault) -> Broker:
         return self.brokers[1 + fault.which % len(self.brokers)]
 
-    def member(self, fault: Fault) -> Member:
+    def member(self, fault: Fault) -> Any:
         return self.members[fault.which % len(self.members)]
 
     def partition(self, fault: Fault, *, is_safe: bool | None = None) -> Partition | None:
@@ -203,6 +221,8 @@ class Stage:
     def trouble(self, name: str, seconds: float) -> None:
         """A host, or what lies between two, is in trouble."""
         self.waits.troubles.note(name, self.world.now_s, seconds)
+        if self.shares is not None:
+            self.shares.book.note_trouble(seconds)
 
     def hold(self, seconds: float) -> None:
         """Something is still to happen."""
@@ -241,12 +261,14 @@ class Stage:
             return False
         if any(each.is_committing for each in self.members):
             return False
-        return self.judgement.is_complete(self.members)
+        if self.shares is not None and not self.shares.is_complete():
+            return False
+        return self.judgement.is_complete(self.lane_members)
 
     # The end.
     def crash_all(self) -> None:
         """Clients are gone, all nodes die at once, and come back; tools ask what they know."""
-        self.judgement.note_unread(self.members)
+        self.judgement.note_unread(self.lane_members)
         if not self.scenario.nodes:
             self.judgement.served_s = self.nodes[0].served_s.copy()
         for process in self.world.processes:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from tests.simulation.broker import Broker
 
 TURNS_MAX = 20_000
+STILL_MAX = 200
+"""Turns in one moment, until the clock goes on by its resolution."""
 STEPS_MAX = 2_000_000
 STORY_MAX = 20_000
 CLOSE_TURNS_MAX = 200
@@ -113,7 +115,11 @@ class SimLoop(asyncio.BaseEventLoop):
         """Run until nothing is to be done at this moment, which does not pass meanwhile."""
         ready, timers = self._ready, self._timers
         due_s = now_s + CLOCK_RESOLUTION_S
-        for _ in range(TURNS_MAX):
+        for number in range(1, TURNS_MAX):
+            if number % STILL_MAX == 0:
+                # A timer that is early by a rounding error is set again for the same moment.
+                self._process.monotonic_s += CLOCK_RESOLUTION_S
+                due_s += CLOCK_RESOLUTION_S
             while timers and timers[0][0] < due_s:
                 ready.append(heapq.heappop(timers)[2])
             if not ready:

@@ -1,0 +1,69 @@
+"""Seeded schedules of share groups in the order of keys: nodes, members, brokers, faults.
+
+`python -m tests.simulation --shares` plays more of them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.simulation.run import play
+from tests.simulation.share_mutations import SHARES
+from tests.simulation.share_schedule import draw_shares
+
+SCHEDULES, OF_CI, CHUNK = 400, 40, 10
+FOUND_IN = {
+    "records are handed out before the session has settled": (3, 55, 95),
+    "a key is free before the broker has confirmed": (0, 1, 2),
+    "records of a key go to two members": (0, 1, 2),
+    "a released record counts as archived": (0, 1, 2),
+    "records of lost answers are not looked for": (95, 145),
+    "locks are not renewed": (56, 68, 95),
+    "a member's deadline releases nothing": (1, 2, 4),
+    "an outcome counts under another member's lock": (28, 30, 32),
+    "a record is taken for a gap": (0, 1, 2),
+    "a release ends the record": (0, 1, 2),
+    "records of a member whose connection ends are forgotten": (3, 4, 59),
+    "a node goes on with partitions of another node": (7, 10, 12),
+}
+"""Schedules that find each mistake."""
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.long] if first >= OF_CI else [])
+        for first in range(0, SCHEDULES, CHUNK)
+    ],
+)
+def test_no_promise_is_broken(first: int) -> None:
+    """No schedule has a finding; `--shares --seed N --shrink` shows how one fails."""
+    failed = {
+        seed: outcome.breaches[0]
+        for seed in range(first, first + CHUNK)
+        if (outcome := play(draw_shares(seed))).breaches
+    }
+    assert not failed
+
+
+def test_one_seed_is_one_run() -> None:
+    """Two runs of a seed have equal stories, so that a failure comes again."""
+    first, again = (play(draw_shares(3), level=logging.INFO) for _ in range(2))
+    assert first.story == again.story
+    assert first.counts == again.counts
+    assert first.counts["works"] > 0
+
+
+@pytest.mark.parametrize("name", FOUND_IN)
+def test_a_mistake_is_found(name: str) -> None:
+    """A mistake that breaks a promise breaks a run: the simulation can fail."""
+    mutation = next(each for each in SHARES if each.name == name)
+    with mutation.apply():
+        assert any(play(draw_shares(seed)).breaches for seed in FOUND_IN[name])
+
+
+def test_each_mistake_is_looked_for() -> None:
+    """All mistakes have schedules that find them."""
+    assert set(FOUND_IN) == {each.name for each in SHARES}
