@@ -124,6 +124,7 @@ class Members:
             held_bytes=make_held_bytes(),
             letters=SimpleNamespace(),  # type: ignore[arg-type]
             clock=time.monotonic,
+            is_here=lambda _: True,
         )
         self.groups = OrderedGroups(kit, (ShareRule(group="g"),))
         self.context = context
