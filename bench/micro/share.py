@@ -54,6 +54,7 @@ MEMBERS: Final = 8
 POLLS: Final = (1, 10, 100)
 VERSION: Final = 2
 NODE: Final = 1
+RECORD_LIMIT: Final = 1
 
 
 class Link:
@@ -145,7 +146,7 @@ class Members:
             entry = SharePartition(0, acks)
             wanted = ShareFetchRequest(
                 group="g", member_id=f"m{number}", epoch=epoch, max_wait_ms=100, min_bytes=1,
-                max_records=self._poll, batch_size=self._poll,
+                max_records=self._poll, batch_size=self._poll, acquire_mode=RECORD_LIMIT,
                 topics=(KeyedTopic(None, PLAIN.bytes, (entry,)),) if acks or not epoch else (),
             )  # fmt: skip
             body = write_share_fetch_request(wanted, VERSION)

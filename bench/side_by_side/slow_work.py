@@ -167,10 +167,12 @@ def open_ways(lineup: Lineup, workers: int, outcome: Outcome) -> Iterator[list[W
         add(
             ORDERED,
             1,
-            java("ShareWork.java", "10", bootstrap=through, prefix=ORDERED_PREFIX),
+            java(
+                "ShareWork.java", "10", "batch_optimized", bootstrap=through, prefix=ORDERED_PREFIX
+            ),
         )
         add(PARALLEL, 1, java("ParallelWork.java", needs=PARALLEL_CONSUMER))
-        add(PLAIN_SHARE, 1, java("ShareWork.java", "10"))
+        add(PLAIN_SHARE, 1, java("ShareWork.java", "10", "record_limit"))
         if workers == WORKERS[0]:  # with more it takes minutes: its workers wait for one another
             add(DEFAULT_SHARE, 1, java("ShareWork.java", "default"))
         add(f"plain group, {workers} partitions", workers, members(kafka, ""))

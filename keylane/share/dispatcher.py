@@ -12,7 +12,6 @@ What members hold outlives the session at the broker. When a session ends, the l
 are gone; records at members stay with them, and their outcomes are sent under the locks of the next
 session. Until that one has *settled*, that is until keylane holds every record that is not
 finished below the highest one, nothing is handed out: a lower one of the same key may be missing.
-
 Time is an argument, in seconds of a monotonic clock.
 """
 
@@ -276,12 +275,15 @@ class Dispatcher:
             if record is None:
                 key = self._keys.of(point)
                 record = self.records[offset] = HeldRecord(offset, key, count, now_s)
+                record.block, record.row = block, row
                 former = key.records[0] if key.records else None
-                if key.insert(record) and former is not None:
+                if not key.insert(record):
+                    continue  # it waits behind others, of which nothing has changed
+                if former is not None:
                     self._ready.unready(former)
             else:
                 self._lock_again(record, count, now_s)
-            record.block, record.row = block, row
+                record.block, record.row = block, row
             self._look_at(record.key, now_s)
         if offsets:
             self.end_offset = max(self.end_offset, offsets[-1])
@@ -458,11 +460,10 @@ class Dispatcher:
         key = record.key
         key.remove(record)
         key.busy -= record.state != HELD
-        record.state, record.is_locked = GONE, False
+        record.state, record.is_locked, record.block = GONE, False, None
         del self.records[record.offset]
         self.gone.pop(record.offset, None)
         self._ready.unready(record)
-        record.block = None
         if key.records:
             self._look_at(key, now_s)
         else:
@@ -473,8 +474,10 @@ class Dispatcher:
 
         A crash has used them up: one more would end it at the broker.
         """
+        if key.busy:
+            return
         head, last = key.records[0], self.last_delivery
-        if self._copies and last is not None and head.count > last and not key.busy:
+        if self._copies and last is not None and head.count > last:
             self._ready.unready(head)
             head.state, head.outcome = DONE, REJECT
             key.busy += 1

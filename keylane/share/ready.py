@@ -48,7 +48,8 @@ class ReadyQueue:
         while self._ready:
             record = self._records.get(heappop(self._ready))
             if record is not None and record.is_ready:
-                self.unready(record)
+                record.is_ready = False
+                self.count -= 1
                 return record
         return None
 

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from keylane.share.pace import Pace
 from keylane.wire.share import FINAL_EPOCH, INITIAL_EPOCH
 
 EPOCH_MAX: Final = 0x7FFF_FFFF
@@ -50,6 +51,7 @@ class ShareSession:
     """By id: topics that keylane orders, as the caller knows them."""
     upstream_epoch: int = INITIAL_EPOCH
     """Epoch of the next request to the broker, for partitions that keylane does not order."""
+    pace: Pace = field(default_factory=Pace)
 
     def add(self, places: Iterable[Place]) -> None:
         """Add partitions; those that are there stay at their places."""

@@ -25,7 +25,7 @@ from keylane.wire.parts import (
     write_records,
     write_topics,
 )
-from keylane.wire.primitives import NO_TAGS, Buffer, Reader, Writer
+from keylane.wire.primitives import NO_TAGS, Buffer, Reader, Writer, write_uvarint
 
 RENEW_FROM: Final = 2
 """Version with renewal and the acquire mode."""
@@ -45,10 +45,18 @@ FINAL_EPOCH: Final = -1
 FETCH_HEAD: Final = struct.Struct(">iiiiii")
 FETCH_HEAD_V2: Final = struct.Struct(">iiiiiibB")
 ACQUIRED: Final = struct.Struct(">qqh")
+ACQUIRED_WITHOUT_TAGS: Final = struct.Struct(">qqhB")
 RANGE: Final = struct.Struct(">qq")
+ONE_TYPE: Final = struct.Struct(">qqBBB")
+"""A batch with one type: its range, the length 1, the type, no tags. Nearly all are."""
+LENGTH_ONE: Final = 2
+"""The length 1 of an array, as it is written."""
 LEADER: Final = struct.Struct(">ii")
+GOOD_HEAD: Final = struct.Struct(">ihBhBiiB")
+"""A partition of an answer up to its records, without messages and tags."""
 ACK_BATCH_BYTES_MIN: Final = 18
 ACQUIRED_BYTES: Final = 19
+TYPE_BYTES: Final = [bytes((kind,)) for kind in range(256)]
 
 
 class AckBatch(NamedTuple):
@@ -237,9 +245,28 @@ def _read_partitions(reader: Reader, _version: int) -> tuple[SharePartition, ...
     found = []
     for _ in range(reader.count(6)):
         partition = reader.int32()
-        acks = tuple(_read_batch(reader) for _ in range(reader.count(ACK_BATCH_BYTES_MIN)))
+        acks = _read_batches(reader, reader.count(ACK_BATCH_BYTES_MIN))
         reader.tags()
         found.append(SharePartition(partition, acks))
+    return tuple(found)
+
+
+def _read_batches(reader: Reader, count: int) -> tuple[AckBatch, ...]:
+    """Read batches; each that has one type and no tags in one step."""
+    found = []
+    buffer, size, unpack = reader.buffer, ONE_TYPE.size, ONE_TYPE.unpack_from
+    position, last_start = reader.position, reader.limit - ONE_TYPE.size
+    for _ in range(count):
+        if position <= last_start:
+            first, last, length, kind, tags = unpack(buffer, position)
+            if length == LENGTH_ONE and not tags:
+                found.append(AckBatch(first, last, TYPE_BYTES[kind]))
+                position += size
+                continue
+        reader.position = position
+        found.append(_read_batch(reader))
+        position = reader.position
+    reader.position = position
     return tuple(found)
 
 
@@ -255,12 +282,14 @@ def _write_partitions(writer: Writer, _version: int, entries: Sequence[SharePart
     for partition, acks in entries:
         writer.int32(partition)
         writer.count(len(acks))
-        for first, last, types in acks:
-            writer.raw(RANGE.pack(first, last))
-            writer.count(len(types))
-            writer.raw(types)
-            writer.tags(NO_TAGS)
+        writer.raw(b"".join([_batch_bytes(*batch) for batch in acks]))
         writer.tags(NO_TAGS)
+
+
+def _batch_bytes(first: int, last: int, types: bytes) -> bytes:
+    if len(types) == 1:
+        return ONE_TYPE.pack(first, last, LENGTH_ONE, types[0], 0)
+    return RANGE.pack(first, last) + write_uvarint(len(types) + 1) + types + NO_TAGS
 
 
 def _read_forgotten(reader: Reader, _version: int) -> tuple[int, ...]:
@@ -340,19 +369,22 @@ def write_share_fetch_response(response: ShareResponse) -> Sequence[Buffer]:
 
 
 def _write_answers(writer: Writer, _version: int, answers: Sequence[ShareAnswer]) -> None:
+    pack = ACQUIRED_WITHOUT_TAGS.pack
     for answer in answers:
-        writer.int32(answer.partition)
-        writer.int16(answer.error_code)
-        writer.string(answer.error_message)
-        writer.int16(answer.ack_error_code)
-        writer.string(answer.ack_error_message)
-        writer.raw(LEADER.pack(answer.leader_id, answer.leader_epoch))
-        writer.tags(NO_TAGS)
-        write_records(writer, answer.records)
-        writer.count(len(answer.acquired))
-        for acquired in answer.acquired:
-            writer.raw(ACQUIRED.pack(*acquired))
+        index, code, message, ack_code, ack_message, leader, epoch, records, acquired = answer
+        if message is None and ack_message is None:
+            writer.raw(GOOD_HEAD.pack(index, code, 0, ack_code, 0, leader, epoch, 0))
+        else:
+            writer.int32(index)
+            writer.int16(code)
+            writer.string(message)
+            writer.int16(ack_code)
+            writer.string(ack_message)
+            writer.raw(LEADER.pack(leader, epoch))
             writer.tags(NO_TAGS)
+        write_records(writer, records)
+        writer.count(len(acquired))
+        writer.raw(b"".join([pack(*each, 0) for each in acquired]))
         writer.tags(NO_TAGS)
 
 

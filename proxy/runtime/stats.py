@@ -276,12 +276,14 @@ class ProxyStats:
 
     def count_share_acks(self, batches: Iterable[AckBatch]) -> None:
         """Count acknowledgements of share groups by their types."""
+        counts: dict[int, int] = {}
         for first, last, types in batches:
             each = last - first + 1 if len(types) == 1 else 1
             for kind in types:
-                name = ACK_NAMES.get(kind)
-                if name is not None:
-                    self.share_acknowledgements[name] += each
+                counts[kind] = counts.get(kind, 0) + each
+        for kind, count in counts.items():
+            if (name := ACK_NAMES.get(kind)) is not None:
+                self.share_acknowledgements[name] += count
 
     def count_share_types(self, counts: Sequence[int]) -> None:
         """Count acknowledgements of share groups; counts: by type, from GAP on."""

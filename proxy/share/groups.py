@@ -218,12 +218,14 @@ class Collector:
         session: ShareSession,
         partitions: Sequence[OrderedPartition],
         *,
+        poll_max: int,
         records_max: int,
         bytes_max: int,
         clock: Callable[[], float],
     ) -> None:
+        """poll_max: records of one poll; it gets more, up to `records_max`, of what is plenty."""
         self._session, self._partitions, self._clock = session, partitions, clock
-        self._records_max, self._bytes_max = records_max, bytes_max
+        self._poll_max, self._records_max, self._bytes_max = poll_max, records_max, bytes_max
         self._found: asyncio.Future[list[HandedOut]] = asyncio.get_running_loop().create_future()
 
     def collect(self) -> list[HandedOut]:
@@ -238,9 +240,12 @@ class Collector:
                 continue  # its session was replaced while it waited
             if not partition.may_hand_out:
                 continue
-            records = partition.dispatcher.take(self._session, room, now_s)
+            dispatcher = partition.dispatcher
+            # Near the end of the log each member gets a poll, rather than few of them several.
+            plenty = max(self._poll_max, dispatcher.ready_count // dispatcher.member_count)
+            records = dispatcher.take(self._session, min(room, plenty), now_s)
             fitting, size_bytes = _fitting(records, room_bytes, is_first=not taken)
-            partition.dispatcher.put_back(self._session, records[fitting:], now_s)
+            dispatcher.put_back(self._session, records[fitting:], now_s)
             if fitting:
                 taken.append(HandedOut(partition, records[:fitting]))
                 room, room_bytes = room - fitting, room_bytes - size_bytes

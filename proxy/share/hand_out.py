@@ -31,12 +31,16 @@ class Picks(NamedTuple):
         return [block.pick(rows) for block, rows in self.parts]
 
 
-def plan_picks(records: Sequence[HeldRecord]) -> Picks:
-    """Return where the bytes of records are, which these keep; ascending by offset."""
+def plan_picks(records: Sequence[HeldRecord], poll_max: int) -> Picks:
+    """Return where the bytes of records are, which these keep; ascending by offset.
+
+    poll_max: records of one poll. A batch begins with each of them, since a Java member gives its
+    application whole batches.
+    """
     parts: list[tuple[RecordBlock, list[int]]] = []
     block, largest_bytes = None, 0
-    for record in records:
-        if record.block is not block:
+    for number, record in enumerate(records):
+        if record.block is not block or number % poll_max == 0:
             block = record.block
             parts.append((block.records, []))
         parts[-1][1].append(record.row)

@@ -3,8 +3,9 @@
 Source: docs/decisions/048; `SharePartitionManager`, `DelayedShareFetch` of Apache Kafka 4.3: a
 fetch that waits goes on after its connection, and acquires records in keylane's name, of which no
 node learns. They are found by releasing what is not held. Of a group without a written state
-nothing can be proved, so it is made to have one: the broker writes one thing after the other, so
-that with the release of one record all is written that has to be written before.
+nothing can be proved. If some of its records were delivered before, it is made to have one: the
+broker writes one thing after the other, so that with the release of one record all is written that
+has to be written before.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ log = logging.getLogger("keylane.share")
 
 SETTLE_S_MAX: Final = 3.0
 POLL_S: Final = 0.05
-FRESH_S: Final = 0.1
-"""Time after which a group without a written state is made to have one."""
+EMPTY_S: Final = 0.1
+"""Time after which a group without a written state and without records counts as new."""
+FRESH_S: Final = 0.3
+"""Time after which a group without a written state counts as new, if nothing of it was delivered
+before; else it is made to have one."""
 LOST_S: Final = 0.7
 """Time after which records of lost answers are looked for: such a fetch waits 500 ms at most."""
 QUESTIONS_MAX: Final = 64
@@ -71,8 +75,8 @@ class Settler:
             if self._holds_all(progress, log_end):
                 return True
             passed_s, is_new = self._clock() - began_s, progress.start_offset == UNKNOWN
-            if is_new and passed_s >= FRESH_S and dispatcher.end_offset < 0:
-                return True  # with the first records it is settled once more
+            if is_new and self._is_fresh(passed_s):
+                return True
             if not has_looked and passed_s >= (FRESH_S if is_new else LOST_S):
                 has_looked = True
                 if is_new:
@@ -92,6 +96,13 @@ class Settler:
             return False
         dispatcher.end_offset = log_end - 1  # all before it is finished; what is passed over is not
         return True
+
+    def _is_fresh(self, passed_s: float) -> bool:
+        """Return whether a group without a written state has begun with what is held."""
+        if self._dispatcher.end_offset < 0:
+            return passed_s >= EMPTY_S  # with the first records it is settled once more
+        is_first = all(record.count == 1 for record in self._dispatcher.records.values())
+        return is_first and passed_s >= FRESH_S
 
     async def _have_it_written(self, session: BrokerSession) -> None:
         """Release the last record: the broker writes the start offset of the group with that."""

@@ -36,6 +36,10 @@ class ShareTallies:
         pair = place.group[:GROUP_CHARS_MAX], place.topic
         if pair not in self.handed_out and len(self.handed_out) >= PAIRS_MAX:
             pair = OTHERS, OTHERS
+        total = again = 0
         for first, last, count in acquired:
-            self.handed_out[pair] += last - first + 1
-            self.redelivered[pair] += last - first + 1 if count > 1 else 0
+            size = last - first + 1
+            total += size
+            again += size if count > 1 else 0
+        self.handed_out[pair] += total
+        self.redelivered[pair] += again

@@ -155,8 +155,7 @@ def test_a_group_whose_renewal_is_switched_off_is_served_when_it_is_on_again(
     assert "share.renew.acknowledge.enable of the group" in share_stage.proxy.log
 
 
-@pytest.mark.parametrize("mode", [0, RECORD_LIMIT])
-def test_the_number_of_records_is_exact_in_both_modes(mode, scene) -> None:
+def test_the_number_of_records_is_exact(scene) -> None:
     """Of 600 records 1, 3 and 500 are handed out as asked, ascending, and no other one is sent."""
     shown = scene()
     shown.write(*(f"k{number}" for number in range(300)), form="lz4")
@@ -165,7 +164,7 @@ def test_the_number_of_records_is_exact_in_both_modes(mode, scene) -> None:
     shapes = []
 
     for asked in (1, 3, 500):
-        answer = member.client.acquire(member.topic_id, max_records=asked, mode=mode)
+        answer = member.client.acquire(member.topic_id, max_records=asked, mode=RECORD_LIMIT)
         shapes.append(answer.part)
 
     assert [sum(last - first + 1 for first, last, _ in part.acquired) for part in shapes] == [
@@ -176,6 +175,21 @@ def test_the_number_of_records_is_exact_in_both_modes(mode, scene) -> None:
     for part in shapes:
         assert [offset for offset, _ in part.records] == sorted(part.counts)
         assert list(part.acquired) == sorted(part.acquired)
+
+
+def test_a_fast_member_gets_more_polls_in_batches_of_one_poll(scene) -> None:
+    """In the mode `batch_optimized`: one poll of 10 at first, then twice as many, up to four."""
+    shown = scene()
+    shown.write(*(f"k{number}" for number in range(600)), form="lz4")
+    member = shown.join()
+
+    answers = [member.client.acquire(member.topic_id, max_records=10).part for _ in range(4)]
+
+    assert [len(part.counts) for part in answers] == [10, 20, 40, 40]
+    for part in answers:
+        offsets = [offset for offset, _ in part.records]
+        assert offsets == sorted(part.counts)
+        assert len(part.batches) == len(offsets) // 10
 
 
 def test_no_records_are_handed_out_where_none_are_asked_for(scene) -> None:

@@ -1,6 +1,7 @@
 // A share group (KIP-932): many share consumers of one process on one topic.
 //
-// Arguments: bootstrap topic group members work-ms "default" or a record limit (KIP-1206).
+// Arguments: bootstrap topic group members work-ms, then "default", or the records of a poll and
+// the acquire mode (KIP-1206).
 // stdout: "ready", then "w <value> <start ns> <end ns>" for each record that was worked on.
 
 import java.io.BufferedOutputStream;
@@ -49,7 +50,7 @@ public class ShareWork {
                 Map.of("bootstrap.servers", args[0], "group.id", args[2]));
         if (!args[5].equals("default")) {
             config.put("max.poll.records", args[5]);
-            config.put("share.acquire.mode", "record_limit");
+            config.put("share.acquire.mode", args[6]);
         }
         try (KafkaShareConsumer<String, String> consumer = new KafkaShareConsumer<>(
                 config, new StringDeserializer(), new StringDeserializer())) {

@@ -4,8 +4,10 @@ Behaviour: of a group without a rule, requests pass as bytes, and answers but fo
 brokers. Of a group with one (`share_groups`), share sessions end here: epochs are those of keylane,
 and topics without a rule are asked for in a second session of the same member, at the broker.
 A member gets records of ordered topics after its own principal was seen to have READ on group and
-topic. It gets one record of a key at a time, at most its share of what is ready, and never more
-than it asks for, in both acquire modes (KIP-1206). Batches have only the records that it gets.
+topic. It gets one record of a key at a time, at most its share of what is ready, and with the mode
+`record_limit` never more than it asks for (KIP-1206). In the other mode a member that works fast
+gets records of up to four polls, in batches of one poll. Batches have only the records that it
+gets.
 A partition that this broker does not lead is answered NOT_LEADER_OR_FOLLOWER, with the leader.
 Not done: a hand-over of locks between nodes; the records come again, one delivery later.
 
@@ -37,8 +39,10 @@ from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.share.groups import Collector, HandedOut
 from keylane.proxy.share.hand_out import acquired_of, plan_picks
 from keylane.proxy.share.partition import OrderedPartition
+from keylane.share.sessions import ShareSession
 from keylane.wire.parts import NodeEndpoint
 from keylane.wire.share import (
+    BATCH_OPTIMIZED,
     ShareFetchRequest,
     ShareResponse,
     read_share_fetch_request,
@@ -96,13 +100,14 @@ async def _serve(
     _update_places(wanted, asked, context)
     plain = PlainPart(request, wanted, asked.plain, asked.session, context)
     taken: list[HandedOut] = []
+    records_max = _records_of(wanted, asked.session, context)
     if is_final(wanted):
         await plain.ask(wait_ms=0, records_max=0)
     elif wanted.is_renewal or wanted.max_records <= 0:
         if plain.is_needed:
             await plain.ask(wait_ms=0, records_max=wanted.max_records)
     else:
-        taken = await _collect(wanted, asked, plain, context)
+        taken = await _collect(wanted, asked, plain, records_max, context)
     await confirm(asked)
     if is_final(wanted):
         close_session(wanted, context)
@@ -110,12 +115,14 @@ async def _serve(
         # Its time may be over since, or its session: what it does not hold, it must not get.
         kept = partition.keep(asked.session, records)
         place = partition.place.topic_id.bytes, partition.place.partition
-        picks = plan_picks(kept)
+        picks = plan_picks(kept, wanted.max_records)
         is_large = picks.largest_bytes > AT_ONCE_BYTES_MAX
         pieces = await context.in_thread(picks.write) if is_large else picks.write()
         acquired = acquired_of(kept)
         context.ordered.tallies.note(partition.place, acquired)
         asked.answer(place, records=pieces, acquired=acquired)
+    if taken:
+        asked.session.pace.give(sum(len(each.records) for each in taken), context.clock())
     return ShareResponse(
         throttle_ms=plain.throttle_ms,
         error_code=plain.error_code,
@@ -124,6 +131,14 @@ async def _serve(
         topics=(*asked.topics(), *plain.topics),
         endpoints=tuple(asked.endpoints.values()),
     )
+
+
+def _records_of(wanted: ShareFetchRequest, session: ShareSession, context: Context) -> int:
+    """Return how many records the member gets at most."""
+    records_max = wanted.max_records
+    if wanted.acquire_mode == BATCH_OPTIMIZED:
+        records_max = session.pace.ask(records_max, context.clock())
+    return min(records_max, RECORDS_MAX)
 
 
 def _update_places(wanted: ShareFetchRequest, asked: MemberRequest, context: Context) -> None:
@@ -145,16 +160,14 @@ def _update_places(wanted: ShareFetchRequest, asked: MemberRequest, context: Con
             ordered.forget(session, (forgotten.topic_id, partition))
 
 
-def _led_here(
-    wanted: ShareFetchRequest, asked: MemberRequest, context: Context
-) -> list[OrderedPartition]:
+def _led_here(asked: MemberRequest, records_max: int, context: Context) -> list[OrderedPartition]:
     """Return the partitions of the session that are led here; the others are answered."""
     found: list[OrderedPartition] = []
     for place in asked.session.turn():
         partition = context.ordered.find(asked.session.key.group, place)
         if partition is None:
             continue
-        partition.join(asked.session, min(wanted.max_records, RECORDS_MAX))
+        partition.join(asked.session, records_max)
         name = partition.place
         leader = context.leader_elsewhere(name.topic, name.topic_id, name.partition)
         if leader is not None:
@@ -171,22 +184,27 @@ def _led_here(
 
 
 async def _collect(
-    wanted: ShareFetchRequest, asked: MemberRequest, plain: PlainPart, context: Context
+    wanted: ShareFetchRequest,
+    asked: MemberRequest,
+    plain: PlainPart,
+    records_max: int,
+    context: Context,
 ) -> list[HandedOut]:
     """Take records as soon as there are some, of either side."""
-    partitions = _led_here(wanted, asked, context)
+    partitions = _led_here(asked, records_max, context)
     asked.partitions += [each for each in partitions if each not in asked.partitions]
     collector = Collector(
         asked.session,
         partitions,
-        records_max=min(wanted.max_records, RECORDS_MAX),
+        poll_max=wanted.max_records,
+        records_max=records_max,
         bytes_max=min(wanted.max_bytes, context.config.fetch_answer_bytes_max),
         clock=context.clock,
     )
     taken = collector.collect()
     try:
         if plain.is_needed:
-            room = wanted.max_records - sum(len(each.records) for each in taken)
+            room = max(0, wanted.max_records - sum(len(each.records) for each in taken))
             wait_ms = 0 if taken or wanted.min_bytes <= 0 else wanted.max_wait_ms
             more = await plain.ask_in_turns(wait_ms, room, collector if not taken else None)
             taken = taken or more

@@ -1,0 +1,41 @@
+"""Records that a member gets ahead of its polls, where its acquire mode allows them.
+
+Source: KIP-1206: in the mode `batch_optimized` the number of records is a wish; docs/decisions/048.
+
+Theory. Most members acknowledge with the poll that asks for more, and stand still until a broker
+has written that. A member with records for several polls acknowledges one poll while it works on
+the next, so that it stands still once for all of them. Its keys wait for as long, so it gets no
+more than it works off in a quarter of a second, or one poll.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Final
+
+AHEAD_S: Final = 0.25
+"""Seconds of work that a member gets at a time, where a poll of it has less."""
+POLLS_MAX: Final = 4
+"""Polls that a member gets at a time."""
+
+
+class Pace:
+    """Use: `ask` for each request, then `give` if it gets records."""
+
+    __slots__ = ("_given", "_given_s", "_polls")
+
+    def __init__(self) -> None:
+        self._given, self._given_s, self._polls = 0, 0.0, 1
+
+    def ask(self, records_max: int, now_s: float) -> int:
+        """Return the number of records for a member that has worked off what it had."""
+        if self._given and records_max > 0:
+            poll_s = (now_s - self._given_s) / self._given * records_max
+            wanted = ceil(AHEAD_S / poll_s) if poll_s * POLLS_MAX > AHEAD_S else POLLS_MAX
+            self._polls = min(wanted, 2 * self._polls)
+            self._given = 0
+        return records_max * self._polls
+
+    def give(self, count: int, now_s: float) -> None:
+        """Note that the member got records."""
+        self._given, self._given_s = count, now_s
