@@ -97,6 +97,11 @@ def judge(events: Iterable[Event], *, delivery_limit: int = 5) -> Judgement:
                 found.released += 1
                 if count_of.get(record, 0) >= delivery_limit:
                     archived.add(record)
+        elif event.kind == "C" and event.text != "ok":
+            # A renewal that failed: the member has learned that the record is not its own.
+            for (partition, _), offsets_at in at_work.items():
+                if (partition, offsets_at.get(event.member)) == record:
+                    del offsets_at[event.member]
     seen = {(key[0], offset) for key, offsets in of_key.items() for offset in offsets}
     found.unfinished = seen - found.finished.keys() - archived
     return found
