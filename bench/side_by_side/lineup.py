@@ -5,6 +5,7 @@ Kafka has a second listener that advertises HAProxy's address, as a plain TCP re
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 import time
@@ -26,6 +27,12 @@ ADDRESS: Final = "127.0.0.1"
 KEYLANE_LOG: Final = "warning"
 ORDERED_PREFIX: Final = "ordered-"
 """Of share groups that keylane keeps in the order of keys."""
+SEVERAL_PREFIX: Final = "several-"
+"""Of those whose members may get several records of a key at a time."""
+SHARE_GROUPS: Final = (
+    {"group": f"{ORDERED_PREFIX}*", "order": "key"},
+    {"group": f"{SEVERAL_PREFIX}*", "order": "key", "several_per_key": 40},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +120,7 @@ def open_lineup(
             kafka.bootstrap,
             [],
             log_path=folder / "keylane.log",
-            args=["--share-order", f"{ORDERED_PREFIX}*=key"],
+            args=["--set", f"share_groups={json.dumps(SHARE_GROUPS)}"],
             environment={"KEYLANE_LOG": KEYLANE_LOG},
         ).start()
         stack.callback(keylane.stop)

@@ -1,5 +1,8 @@
 """Ten milliseconds of work per record, 1,000 keys, one partition: each way's share of the ideal.
 
+The ideal is what workers and keys allow: K workers that never wait, and one record of a key at a
+time. Keys are even, or by Zipf's law with the exponent 1, where the first has an eighth of all.
+
 Everybody has read a first burst before; then a member more joins keylane's group and leaves, so
 that its lanes are dealt out again by the load that was measured: the second generation and later.
 
@@ -24,7 +27,7 @@ from confluent_kafka import Consumer, Producer
 
 from bench.end_to_end.stage import create_topic
 from bench.peers.java_program import PARALLEL_CONSUMER, JavaMissing, start_java, stop_java
-from bench.side_by_side.lineup import ORDERED_PREFIX, Lineup, progress
+from bench.side_by_side.lineup import ORDERED_PREFIX, SEVERAL_PREFIX, Lineup, progress
 from bench.side_by_side.outcome import Outcome, median, spread
 from bench.side_by_side.usage import Meter
 from keylane.embedded.jar_lock import LockedJar
@@ -43,6 +46,7 @@ REPETITIONS_MAX: Final = 3
 """A repetition takes half a minute."""
 
 KEYLANE: Final = "keylane"
+SEVERAL: Final = "keylane, share group in key order, several per key"
 ORDERED: Final = "keylane, share group in key order"
 PARALLEL: Final = "parallel-consumer, KEY"
 PLAIN_SHARE: Final = "share group, record limit 10"
@@ -95,12 +99,39 @@ class Crew:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """Keys of a topic, and what they allow."""
+
+    workers: int
+    is_even: bool
+
+    def counts(self, seconds: float) -> list[int]:
+        """Return the records of each key of a burst that takes so long at best."""
+        work_s = WORK_MS / 1000
+        if self.is_even:
+            return [max(1, round(self.workers * seconds / work_s / KEYS))] * KEYS
+        parts = [1 / (key + 1) for key in range(KEYS)]
+        total = min(self.workers * seconds / work_s, seconds / work_s * sum(parts))
+        return [max(1, round(total * part / sum(parts))) for part in parts]
+
+    def ideal_s(self, counts: Sequence[int]) -> float:
+        """Return the least time of a burst."""
+        hottest = max(counts)
+        return WORK_MS / 1000 * max(sum(counts) / self.workers, hottest)
+
+    @property
+    def title(self) -> str:
+        """Return the name of the load, for rows."""
+        return f"K={self.workers}" if self.is_even else f"K={self.workers}, zipf"
+
+
+@dataclass(frozen=True, slots=True)
 class Way:
     """One of those that stand side by side."""
 
     name: str
+    load: Load
     topic: str
-    partitions: int
     crew: Crew
 
 
@@ -118,8 +149,10 @@ def run(lineup: Lineup) -> Outcome:
         ),
     )
     for workers in WORKERS:
-        with open_ways(lineup, workers, outcome) as ways:
-            measure(lineup, workers, ways, outcome)
+        for is_even in (True, False):
+            load = Load(workers, is_even)
+            with open_ways(lineup, load, outcome) as ways:
+                measure(lineup, load, ways, outcome)
     outcome.notes.append(
         f"keylane: {LANES} lanes per partition, stock confluent-kafka "
         "members. Plain group, K partitions: the same members on a topic of K partitions. "
@@ -129,22 +162,23 @@ def run(lineup: Lineup) -> Outcome:
 
 
 @contextmanager
-def open_ways(lineup: Lineup, workers: int, outcome: Outcome) -> Iterator[list[Way]]:
+def open_ways(lineup: Lineup, load: Load, outcome: Outcome) -> Iterator[list[Way]]:
     """Start everybody, have a first burst read, and settle keylane's second generation."""
     kafka, through = lineup.kafka.bootstrap, lineup.keylane.bootstrap
     ways: list[Way] = []
+    workers, warm = load.workers, load.counts(WARM_S)
     with ExitStack() as stack:
 
         def add(name: str, partitions: int, start: Callable[[str, str], Crew]) -> None:
-            topic = f"slow-{workers}-{len(ways)}"
+            topic = f"slow-{workers}-{'even' if load.is_even else 'zipf'}-{len(ways)}"
             create_topic(lineup.stage, topic, partitions)
-            produce_burst(kafka, topic, partitions, 0, burst_size(workers, WARM_S))
+            produce_burst(kafka, topic, 0, warm)
             try:
                 crew = start(topic, f"group-{topic}")
             except JavaMissing as error:
                 outcome.notes.append(f"{name} is left out: {error}")
                 return
-            ways.append(Way(name, topic, partitions, crew))
+            ways.append(Way(name, load, topic, crew))
 
         def members(bootstrap: str, suffix: str) -> Callable[[str, str], Crew]:
             return lambda topic, group: stack.enter_context(
@@ -171,112 +205,124 @@ def open_ways(lineup: Lineup, workers: int, outcome: Outcome) -> Iterator[list[W
                 "ShareWork.java", "10", "batch_optimized", bootstrap=through, prefix=ORDERED_PREFIX
             ),
         )
+        if not load.is_even:
+            several = java(
+                "ShareWork.java", "10", "batch_optimized", bootstrap=through, prefix=SEVERAL_PREFIX
+            )
+            add(SEVERAL, 1, several)
         add(PARALLEL, 1, java("ParallelWork.java", needs=PARALLEL_CONSUMER))
         add(PLAIN_SHARE, 1, java("ShareWork.java", "10", "record_limit"))
-        if workers == WORKERS[0]:  # with more it takes minutes: its workers wait for one another
+        # With more, or other keys, it takes minutes: its workers wait for one another.
+        if workers == WORKERS[0] and load.is_even:
             add(DEFAULT_SHARE, 1, java("ShareWork.java", "default"))
         add(f"plain group, {workers} partitions", workers, members(kafka, ""))
         for way in ways:
-            progress(f"slow_work K={workers}: {way.name} gets ready")
-            done = way.crew.await_burst(0, burst_size(workers, WARM_S), READY_TIMEOUT_S)
+            progress(f"slow_work {load.title}: {way.name} gets ready")
+            done = way.crew.await_burst(0, sum(warm), READY_TIMEOUT_S)
             assert done, f"{way.name} read its first burst"
         settle(through, ways[0], workers)
         yield ways
 
 
-def measure(lineup: Lineup, workers: int, ways: Sequence[Way], outcome: Outcome) -> None:
+def measure(lineup: Lineup, load: Load, ways: Sequence[Way], outcome: Outcome) -> None:
     """Bursts in turn."""
-    ideal_s = max(1.0, IDEAL_S * lineup.scale)
-    size = burst_size(workers, ideal_s)
+    counts = load.counts(max(1.0, IDEAL_S * lineup.scale))
+    size, ideal_s = sum(counts), load.ideal_s(counts)
     shares: dict[str, list[float]] = {way.name: [] for way in ways}
     wrongs: dict[str, int] = dict.fromkeys(shares, 0)
     totals: dict[str, int] = dict.fromkeys(shares, 0)
-    cpus: dict[str, list[float]] = {KEYLANE: [], ORDERED: []}
+    cpus: dict[str, list[float]] = {KEYLANE: [], ORDERED: [], SEVERAL: []}
     for burst in range(1, min(lineup.repetitions, REPETITIONS_MAX) + 1):
         for way in ways:
             if way.name == DEFAULT_SHARE and burst > 1:
                 continue  # it takes long, and one is enough to see it
-            progress(f"slow_work K={workers} burst {burst}: {way.name}")
+            progress(f"slow_work {load.title} burst {burst}: {way.name}")
             with Meter(lineup.pids) as meter:
-                produce_burst(lineup.kafka.bootstrap, way.topic, way.partitions, burst, size)
+                produce_burst(lineup.kafka.bootstrap, way.topic, burst, counts)
                 way.crew.await_burst(burst, size, PATIENCE * ideal_s)
             with way.crew.changed:
                 spans = list(way.crew.bursts[burst].spans)
-            shares[way.name].append(share_of_ideal(spans, workers))
+            shares[way.name].append(share_of_ideal(spans, ideal_s, size))
             wrongs[way.name] += count_out_of_order(spans)
             totals[way.name] += len(spans)
             if way.name in cpus:
                 cpu_s = meter.usage["keylane"].cpu_s
                 cpus[way.name].append(1e6 * cpu_s / max(1, len(spans)))
             way.crew.await_burst(burst, size, READY_TIMEOUT_S)
-    report(outcome, workers, shares, wrongs, totals, cpus)
+    report(outcome, load, shares, wrongs, totals, cpus)
 
 
 def report(
     outcome: Outcome,
-    workers: int,
+    load: Load,
     shares: dict[str, list[float]],
     wrongs: dict[str, int],
     totals: dict[str, int],
     cpus: dict[str, list[float]],
 ) -> None:
-    """Rows and targets of one K."""
+    """Rows and targets of one load."""
+    title = load.title
     for name, values in shares.items():
-        outcome.keep(f"K={workers}, {name}", share_percent=values, out_of_order=[wrongs[name]])
+        outcome.keep(f"{title}, {name}", share_percent=values, out_of_order=[wrongs[name]])
         wrong = f"{wrongs[name]} of {totals[name]}"
         cpu = spread(cpus[name], 1) if cpus.get(name) else "-"
-        outcome.rows.append((f"K={workers}", name, spread(values, 1), wrong, cpu))
-    ours = median(shares[KEYLANE])
-    bound = 97.0 if workers == WORKERS[0] else 95.0
-    outcome.target(f"K={workers}: share of ideal %", ours, at_least=bound)
-    outcome.target(f"K={workers}: records out of key order", wrongs[KEYLANE], at_most=0)
-    for name, values in shares.items():
-        if name not in (KEYLANE, ORDERED):
-            ratio = ours / max(1.0, median(values))
-            outcome.target(f"K={workers}: to {name}", ratio, at_least=0.995)
-    if ORDERED in shares:
-        report_ordered(outcome, workers, shares, wrongs[ORDERED], cpus[ORDERED])
+        outcome.rows.append((title, name, spread(values, 1), wrong, cpu))
+    bound = 97.0 if load.workers == WORKERS[0] else 95.0
+    if load.is_even:  # lanes hold several keys, so that a hot one holds up others
+        ours = median(shares[KEYLANE])
+        outcome.target(f"{title}: share of ideal %", ours, at_least=bound)
+        for name, values in shares.items():
+            if name not in (KEYLANE, ORDERED):
+                ratio = ours / max(1.0, median(values))
+                outcome.target(f"{title}: to {name}", ratio, at_least=0.995)
+    outcome.target(f"{title}: records out of key order", wrongs[KEYLANE], at_most=0)
+    for name in (ORDERED, SEVERAL):
+        if name in shares:
+            report_ordered(outcome, f"{title}, {name}", shares, name, bound, is_even=load.is_even)
+            outcome.target(f"{title}, {name}: out of key order", wrongs[name], at_most=0)
+            cpu_us = median(cpus[name])
+            outcome.target(f"{title}, {name}: proxy CPU us per record", cpu_us, at_most=25.0)
 
 
 def report_ordered(
-    outcome: Outcome, workers: int, shares: dict[str, list[float]], wrong: int, cpus: list[float]
+    outcome: Outcome,
+    title: str,
+    shares: dict[str, list[float]],
+    name: str,
+    bound: float,
+    *,
+    is_even: bool,
 ) -> None:
-    """Targets of the ordered share group."""
-    ours, at = median(shares[ORDERED]), f"K={workers}, ordered share group"
-    bound = 97.0 if workers == WORKERS[0] else 95.0
-    outcome.target(f"{at}: share of ideal %", ours, at_least=bound)
-    outcome.target(f"{at}: records out of key order", wrong, at_most=0)
-    outcome.target(f"{at}: proxy CPU us per record", median(cpus), at_most=25.0)
-    for name, least in ((PARALLEL, 0.98), (PLAIN_SHARE, 1.0)):
-        if name in shares:
-            ratio = ours / max(1.0, median(shares[name]))
-            outcome.target(f"{at}: to {name}", ratio, at_least=least)
+    """Targets of an ordered share group: of the ideal, and of others that stand beside it."""
+    ours = median(shares[name])
+    outcome.target(f"{title}: share of ideal %", ours, at_least=bound)
+    # Where a key is the bound, a group without an order is none: it works on a key at many members.
+    others = ((PARALLEL, 0.98), (PLAIN_SHARE, 1.0)) if is_even else ((PARALLEL, 0.98),)
+    for other, least in others:
+        if other in shares:
+            ratio = ours / max(1.0, median(shares[other]))
+            outcome.target(f"{title}: to {other}", ratio, at_least=least)
 
 
-def share_of_ideal(spans: Sequence[tuple[int, int, int, int]], workers: int) -> float:
-    """Per cent of what K workers could have done between the first start and the last end."""
+def share_of_ideal(spans: Sequence[tuple[int, int, int, int]], ideal_s: float, size: int) -> float:
+    """Per cent of what could have been done between the first start and the last end."""
     if not spans:
         return 0.0
     seconds = (max(span[3] for span in spans) - min(span[2] for span in spans)) / 1e9
-    return 100 * len(spans) * WORK_MS / 1000 / (seconds * workers)
+    return 100 * len(spans) / size * ideal_s / seconds
 
 
-def burst_size(workers: int, ideal_s: float) -> int:
-    """Records that keep K workers busy for `ideal_s`, a whole number for each key."""
-    return max(1, round(workers * ideal_s * 1000 / WORK_MS / KEYS)) * KEYS
-
-
-def produce_burst(bootstrap: str, topic: str, partitions: int, burst: int, count: int) -> None:
-    """Produce every key equally often, in random order; values say burst, key and sequence."""
+def produce_burst(bootstrap: str, topic: str, burst: int, counts: Sequence[int]) -> None:
+    """Produce so many records of each key, in random order; values say burst, key and sequence."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5})
-    keys = list(range(KEYS)) * (count // KEYS)
+    keys = [key for key, count in enumerate(counts) for _ in range(count)]
     random.Random(burst).shuffle(keys)
     sequences = [0] * KEYS
     for key in keys:
         value = f"{burst} {key} {sequences[key]}"
         sequences[key] += 1
         producer.produce(topic, value, f"customer-{key}")
-    assert producer.flush(30) == 0, f"all of {topic} ({partitions}) are acknowledged"
+    assert producer.flush(30) == 0, f"all of {topic} are acknowledged"
 
 
 def settle(bootstrap: str, way: Way, workers: int) -> None:

@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from tests.integration.nodes import Nodes
 from tests.integration.share_stage import RULES, Scene, ShareStage
 from tests.integration.share_wire import wait_until
+from tests.integration.test_share_letters import left_by_compaction
 from tests.share.ledger import Judgement, judge
 from tests.share.member import Event, LineProgram, Workers, parse_event
 
@@ -109,8 +110,13 @@ def crew(shown: Scene, bootstrap: str = "") -> Iterator[Crew]:
         made.close()
 
 
-def judged(made: Crew, shown: Scene, places: set[tuple[int, int]]) -> Judgement:
-    """Wait until the broker has all as finished, have the members leave, and judge them."""
+def judged(
+    made: Crew, shown: Scene, places: set[tuple[int, int]], kept: set[tuple[int, int]] | None = None
+) -> Judgement:
+    """Wait until the broker has all as finished, have the members leave, and judge them.
+
+    kept: places that compaction does not remove; None: it removes none.
+    """
     partitions = {partition for partition, _ in places}
 
     def is_done() -> bool:
@@ -123,7 +129,8 @@ def judged(made: Crew, shown: Scene, places: set[tuple[int, int]]) -> Judgement:
     print(found, "errors", errors[:5])
     assert found.breaks == []
     assert found.unfinished == set()
-    assert found.finished.keys() == places
+    assert found.finished.keys() >= (places if kept is None else kept)
+    assert found.finished.keys() <= places
     return found
 
 
@@ -179,12 +186,19 @@ def test_java_members_that_renew(scene, share_stage) -> None:
     assert sum(event.kind == "R" for event in made.events) == len(places)
 
 
+COMPACTED: Mapping[str, str] = {
+    "cleanup.policy": "compact",
+    "segment.ms": "100",
+    "min.cleanable.dirty.ratio": "0.001",
+    "max.compaction.lag.ms": "100",
+}
 VARIANTS: Mapping[str, tuple[int, Mapping[str, object], Mapping[str, Any]]] = {
     "32 members": (16, {}, {}),
     "zstd": (4, {}, {"codec": "zstd"}),
     "no codec": (4, {}, {"codec": "none"}),
     "read_committed": (4, {}, {"transactional": True}),
     "four partitions": (4, {}, {"partitions": 4}),
+    "compacted": (4, {}, {"config": COMPACTED}),
     "sync": (4, {"ack": "sync"}, {}),
     "batch_optimized": (4, {"mode": "batch_optimized", "max_poll": 100}, {}),
 }
@@ -195,20 +209,26 @@ VARIANTS: Mapping[str, tuple[int, Mapping[str, object], Mapping[str, Any]]] = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_java_members_in_other_circumstances(variant, scene, share_stage) -> None:
     """Two JVMs, one of them killed: order holds with other sizes, codecs, modes and logs."""
-    members, options, log = VARIANTS[variant]
+    members, options, found = VARIANTS[variant]
+    log = dict(found)
     shown = scene(
         partitions=log.get("partitions", 1),
+        config=log.pop("config", None),
         share_delivery_count_limit=LIMIT,
         share_isolation_level="read_committed",
     )
-    places = produce(share_stage, shown, 200, 60, **log)
+    places, kept = produce(share_stage, shown, 200, 60, **log), None
+    if variant == "compacted":
+        left = wait_until(lambda: left_by_compaction(share_stage, shown), "compaction")
+        places = {(0, offset) for offset in left}
+        kept = {place for place in places if place[1] >= 59 * 200}
 
     with crew(shown) as made:
         doomed = made.java("a", members, **{**EXPLICIT, **options})
         made.java("b", members, **{**EXPLICIT, **options})
-        made.wait_for(len(places) // 2)
+        made.wait_for(len(kept or places) // 2)
         doomed.kill()
-        judged(made, shown, places)
+        judged(made, shown, places, kept)
 
 
 def bounce_keylane(stage: ShareStage) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+import urllib.request
 
 import pytest
 
-from tests.integration.share_stage import SHORT_LOCK_MS, WINDOW
+from tests.integration.share_stage import SHORT_LOCK_MS, WINDOW, ShareStage
 from tests.integration.share_wire import (
     ACCEPT,
     RECORD_LIMIT,
@@ -266,12 +267,23 @@ def test_a_hot_key_holds_up_no_other_until_the_window_is_full(scene) -> None:
         assert member.ack_ranges(*((a, b, [ACCEPT]) for a, b, _ in answer.acquired)) == 0
 
     assert highest >= WINDOW - 1
+    # The alert KeylaneShareWindowFull fires above 0.8, and stops when the key goes on.
+    assert window_used(shown.stage, shown.group) > 0.9
     assert holder.ack(0) == 0
     while highest < 4 * WINDOW:
         found = member.take(1, max_records=500)
         highest = max(found)
         assert member.ack(*found) == 0
     shown.wait_for_lag(0)
+    wait_until(lambda: window_used(shown.stage, shown.group) < 0.8, "room in the window")
+
+
+def window_used(stage: ShareStage, group: str) -> float:
+    """Return `keylane_share_window_used_ratio` of a group; 0: there is none."""
+    with urllib.request.urlopen(f"http://{stage.proxy.control}/metrics", timeout=60) as answer:
+        lines = answer.read().decode().splitlines()
+    head = f'keylane_share_window_used_ratio{{group="{group}"'
+    return max((float(line.split()[-1]) for line in lines if line.startswith(head)), default=0.0)
 
 
 def test_five_hundred_keys_over_two_partitions_finish_in_order(scene) -> None:

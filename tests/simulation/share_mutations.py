@@ -11,7 +11,6 @@ from unittest import mock
 
 from keylane.proxy.share.confirmations import Confirmations
 from keylane.proxy.share.partition import OrderedPartition
-from keylane.proxy.share.settler import Settler
 from keylane.proxy.startup import build
 from keylane.share.dispatcher import Dispatcher
 from keylane.share.held import HeldRecord
@@ -24,10 +23,6 @@ async def _settle_at_once(self: OrderedPartition, session: Any) -> None:
     """What the first fetch has brought is taken for all that is not finished."""
     await self._intake.fetch(session, self.rule.look_ahead)
     self.dispatcher.settle(self._clock())
-
-
-async def _look_for_nothing(*_: Any) -> None:
-    """Nothing is released."""
 
 
 def _free_early() -> Sequence[Any]:
@@ -127,11 +122,6 @@ SHARES: Sequence[Mutation] = (
         "records are handed out before the session has settled",
         "a key's records are in order over sessions",
         patch(OrderedPartition, "_settle", _settle_at_once),
-    ),
-    Mutation(
-        "records of lost answers are not looked for",
-        "a restart costs no lock's time",
-        patch(Settler, "_look_for_lost", _look_for_nothing),
     ),
     Mutation(
         "a key is free before the broker has confirmed",
