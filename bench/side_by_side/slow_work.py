@@ -106,7 +106,7 @@ class Load:
     is_even: bool
 
     def counts(self, seconds: float) -> list[int]:
-        """Return the records of each key of a burst that takes so long at best."""
+        """Return the records of each key of a burst that takes these seconds at best."""
         work_s = WORK_MS / 1000
         if self.is_even:
             return [max(1, round(self.workers * seconds / work_s / KEYS))] * KEYS

@@ -7,7 +7,7 @@ those of the machine's monotonic clock, and compare between processes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tests.share.member import Event
@@ -48,6 +48,17 @@ class Judgement:
         )
 
 
+def _is_start(event: Event) -> bool:
+    return event.kind == "S"
+
+
+def _stop_work(at_work: Mapping[tuple[int, str], dict[str, int]], event: Event) -> None:
+    """Take in a renewal that failed: the member has learned that the record is not its own."""
+    for (partition, _), offsets_at in at_work.items():
+        if (partition, offsets_at.get(event.member)) == event.place:
+            del offsets_at[event.member]
+
+
 def judge(events: Iterable[Event], *, delivery_limit: int = 5) -> Judgement:
     """Judge the events of all members.
 
@@ -56,14 +67,12 @@ def judge(events: Iterable[Event], *, delivery_limit: int = 5) -> Judgement:
     ordered = sorted(events, key=lambda each: each.nano_ns)
     last_ns = {event.member: event.nano_ns for event in ordered}
     found = Judgement()
-    of_key: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
     count_of: dict[Record, int] = {}
     at_work: defaultdict[tuple[int, str], dict[str, int]] = defaultdict(dict)
     """By partition and key: member, and the offset that it works on."""
-    all_of_key: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
-    for event in ordered:
-        if event.kind == "S":
-            all_of_key[event.partition, event.key].add(event.offset)
+    of_key: defaultdict[tuple[int, str], set[int]] = defaultdict(set)
+    for event in filter(_is_start, ordered):
+        of_key[event.partition, event.key].add(event.offset)
     archived: set[Record] = set()
     for event in ordered:
         key, record = (event.partition, event.key), (event.partition, event.offset)
@@ -71,13 +80,12 @@ def judge(events: Iterable[Event], *, delivery_limit: int = 5) -> Judgement:
             count = int(event.text)
             found.deliveries[count] += 1
             found.again += record in found.finished
-            of_key[key].add(event.offset)
             for member, offset in at_work[key].items():
                 if member != event.member and event.nano_ns <= last_ns[member]:
                     found.two_members.append(
                         f"key {event.key}: {event.offset} at {event.member}, {offset} at {member}"
                     )
-            for lower in all_of_key[key]:
+            for lower in of_key[key]:
                 is_over = (event.partition, lower) in found.finished
                 if (
                     lower < event.offset
@@ -98,10 +106,7 @@ def judge(events: Iterable[Event], *, delivery_limit: int = 5) -> Judgement:
                 if count_of.get(record, 0) >= delivery_limit:
                     archived.add(record)
         elif event.kind == "C" and event.text != "ok":
-            # A renewal that failed: the member has learned that the record is not its own.
-            for (partition, _), offsets_at in at_work.items():
-                if (partition, offsets_at.get(event.member)) == record:
-                    del offsets_at[event.member]
+            _stop_work(at_work, event)
     seen = {(key[0], offset) for key, offsets in of_key.items() for offset in offsets}
     found.unfinished = seen - found.finished.keys() - archived
     return found
