@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from heapq import heappop, heappush
 
 from keylane.share.held import HeldRecord, KeyQueue
+from keylane.share.states import HELD
 
 
 def no_pause(_count: int) -> float:
@@ -42,6 +43,17 @@ class ReadyQueue:
         """Note that a record may not be handed out."""
         self.count -= record.is_ready
         record.is_ready = False
+
+    def be_quiet(self, until_s: float, now_s: float, apart: int) -> None:
+        """Have records wait that were delivered before; a key waits when one is its first.
+
+        apart: an offset that does not.
+        """
+        for record in self._records.values():
+            if record.state == HELD and record.count > 1 and record.offset != apart:
+                record.not_before_s = max(record.not_before_s, until_s)
+                self.unready(record)
+                self.look_at(record.key, now_s)
 
     def pop(self) -> HeldRecord | None:
         """Return the lowest one, which is not ready then; None: there is none."""

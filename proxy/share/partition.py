@@ -126,6 +126,8 @@ class OrderedPartition:
         """Time until which members beside keylane are known to hold records."""
         self._delivery_limit: int | None = None
         self._is_closing = self._is_draining = False
+        self._is_taken_over = True
+        """Another process may have handed out records since this one held them."""
         self._make_window()
         self._watcher = LogWatcher(kit.cluster, kit.reader_kit, place, self._news_came)
         self._task = spawn(self._run(), f"share {place}")
@@ -261,7 +263,7 @@ class OrderedPartition:
                 tries = len(PAUSES_S)
             except SessionTaken as error:
                 log.info("share session is opened again %s reason=%s", self.place, error)
-                tries = TAKEN_TRIES
+                tries, self._is_taken_over = TAKEN_TRIES, True
             except (KeylaneError, OSError) as error:
                 level = logging.WARNING if tries == 1 else logging.DEBUG
                 log.log(level, "share session is opened again %s reason=%s", self.place, error)
@@ -282,6 +284,7 @@ class OrderedPartition:
         self._copies.close()
         abandon(self.dispatcher.records.values(), ErrorCode.not_leader_or_follower)
         self._make_window()
+        self._is_taken_over = True
         for member in self._demand:
             self.dispatcher.join(member)
         lease = self._kit.lease
@@ -423,5 +426,9 @@ class OrderedPartition:
                 "records of a share group are not at keylane: members beside it hold them, or "
                 "a transaction is open %s end_offset=%d", self.place, dispatcher.end_offset,
             )  # fmt: skip
-        for record in dispatcher.settle(self._clock()):
+        now_s, pause_s = self._clock(), self.rule.takeover_pause_s
+        if self._is_taken_over and pause_s:
+            dispatcher.be_quiet(now_s + pause_s, now_s, settler.released)
+        self._is_taken_over = False
+        for record in dispatcher.settle(now_s):
             log.debug("finished before %s %r", self.place, record)

@@ -57,6 +57,8 @@ class Settler:
         self._intake, self._confirmations, self._clock = intake, confirmations, clock
         self.delivery_limit: int | None = None
         """The group's limit of deliveries; None: it is not known."""
+        self.released = -1
+        """Offset that was released for a written state: no other process has had it."""
 
     async def settle(
         self, session: BrokerSession, look_ahead: int, is_over: Callable[[], bool]
@@ -112,6 +114,7 @@ class Settler:
         if last >= 0 and await self._confirmations.release(session, last, last):
             released = AckBatch(last, last, bytes((RELEASE,)))
             self._dispatcher.lose([released], self._clock())
+            self.released = last
 
     async def _look_for_lost(self, session: BrokerSession, start_offset: int) -> None:
         """Release what a fetch of a former session has acquired, whose answer was lost."""
