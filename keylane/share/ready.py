@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 
 from keylane.share.held import HeldRecord, KeyQueue
@@ -44,13 +44,10 @@ class ReadyQueue:
         self.count -= record.is_ready
         record.is_ready = False
 
-    def be_quiet(self, until_s: float, now_s: float, apart: int) -> None:
-        """Have records wait that were delivered before; a key waits when one is its first.
-
-        apart: an offset that does not.
-        """
-        for record in self._records.values():
-            if record.state == HELD and record.count > 1 and record.offset != apart:
+    def delay(self, records: Iterable[HeldRecord], until_s: float, now_s: float) -> None:
+        """Have records wait that are held; a key waits when one is its first."""
+        for record in records:
+            if record.state == HELD:
                 record.not_before_s = max(record.not_before_s, until_s)
                 self.unready(record)
                 self.look_at(record.key, now_s)

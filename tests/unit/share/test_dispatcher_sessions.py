@@ -47,7 +47,7 @@ def test_records_of_a_former_process_wait_and_other_keys_go_on() -> None:
     part.points = [A, A, B, A, B]
     part.acquire(0, 2, count=2)
     part.acquire(1)
-    part.dispatcher.be_quiet(part.now_s + 5.0, part.now_s, apart=2)
+    part.dispatcher.be_quiet(part.now_s + 5.0, part.now_s, apart={2})
     part.settle()
     part.acquire(3, 4, count=2)
 
