@@ -106,6 +106,7 @@ class ProxyServer:
         """Take no more requests, answer those under way, close."""
         self.health.stops()
         self._shared.ordered.drain()
+        await self._shared.ordered.hand_over()
         await self._parts.group_start.stop()
         if self._nodes is not None:
             # First: the others take over at once, while what is under way here is answered.

@@ -6,11 +6,14 @@ Source: KIP-932; docs/decisions/048.
 from __future__ import annotations
 
 import fnmatch
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from keylane.config.topic_rules import LEGAL_TOPIC, check_rule_topic, falls_under
+
+TAKEOVER_PAUSE_MS_MAX: Final = 600_000
+"""Work that takes longer should renew its locks; Kafka's longest lock by default is a minute."""
 
 
 class ShareRule(BaseModel):
@@ -51,6 +54,14 @@ class ShareRule(BaseModel):
         description="Pause before a released record is handed out again, doubled with each "
         "delivery up to the duration of the lock; its key waits, others go on. 0: none.",
     )
+    takeover_pause_ms: int = Field(
+        default=0,
+        ge=0,
+        le=TAKEOVER_PAUSE_MS_MAX,
+        description="Pause after a start, or after another node was lost, before records are "
+        "handed out that had been acquired before: members that got them from the former process "
+        "may be at work yet. Keys of such records wait, others go on. 0: none.",
+    )
     dead_letter: str | None = Field(
         default=None,
         description="Topic for records that are rejected, or released at their last delivery but "
@@ -64,6 +75,11 @@ class ShareRule(BaseModel):
         if value is not None and not LEGAL_TOPIC.fullmatch(value):
             raise ValueError("not a legal topic name")
         return value
+
+    @property
+    def takeover_pause_s(self) -> float:
+        """Return the seconds for which records of a former process wait."""
+        return self.takeover_pause_ms / 1000
 
     def pause_s(self, delivery_count: int) -> float:
         """Return the seconds before a record is handed out again after so many deliveries."""

@@ -17,8 +17,8 @@ Time is an argument, in seconds of a monotonic clock.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
@@ -29,9 +29,6 @@ from keylane.share.outgoing import Outgoing, renewals_of
 from keylane.share.ready import ReadyQueue, no_pause
 from keylane.share.states import DONE, GONE, HELD, OUT
 from keylane.wire.share import REJECT, RELEASE, AckBatch
-
-RENEWED_PART: Final = 3
-"""A lock is renewed when this part of its duration is over."""
 
 
 class Dispatcher:
@@ -74,6 +71,8 @@ class Dispatcher:
         self.handed_out = self.redelivered = 0
         """Records handed out so far; and those of them that had been delivered before."""
         self.is_settled = False
+        self.quiet_until_s = 0.0
+        """Time before which a record that another process has had may be at work yet."""
         self.end_offset = -1
         """Highest offset that was acquired."""
 
@@ -190,12 +189,8 @@ class Dispatcher:
 
     def expire(self, now_s: float) -> int:
         """Release records whose members' time is over; return their number."""
-        over = [
-            record
-            for held in self._at_member.values()
-            for record in held.values()
-            if record.deadline_s <= now_s
-        ]
+        out = (record for held in self._at_member.values() for record in held.values())
+        over = [record for record in out if record.deadline_s <= now_s]
         for record in over:
             self._decide(record, RELEASE, None, now_s)
         return len(over)
@@ -232,14 +227,8 @@ class Dispatcher:
 
     def _is_to_copy(self, record: HeldRecord) -> bool:
         """Return whether a dead letter is to be written before the broker learns the outcome."""
-        return self._copies and not record.is_copied and self._is_last(record)
-
-    def _is_last(self, record: HeldRecord) -> bool:
-        """Return whether the record is not delivered again."""
         last = self.last_delivery or self.delivery_limit
-        return record.outcome == REJECT or (
-            record.outcome == RELEASE and last is not None and record.count >= last
-        )
+        return self._copies and not record.is_copied and record.is_last(last)
 
     def copied(self, record: HeldRecord, now_s: float) -> None:
         """Note that a dead letter of the record is written: the broker may learn its end."""
@@ -276,6 +265,7 @@ class Dispatcher:
                 key = self._keys.of(point)
                 record = self.records[offset] = HeldRecord(offset, key, count, now_s)
                 record.block, record.row = block, row
+                record.not_before_s = self.quiet_until_s if count > 1 else 0.0
                 former = key.records[0] if key.records else None
                 if not key.insert(record):
                     continue  # it waits behind others, of which nothing has changed
@@ -374,7 +364,7 @@ class Dispatcher:
 
     def renewals(self, now_s: float) -> list[AckBatch]:
         """Return renewals of all locks of which a third is over."""
-        return renewals_of(self.records.values(), now_s - self.lock_s / RENEWED_PART)
+        return renewals_of(self.records.values(), now_s, self.lock_s)
 
     def renewed(self, batches: Iterable[AckBatch], now_s: float) -> None:
         """Note locks that are renewed."""
@@ -404,6 +394,16 @@ class Dispatcher:
             self._note_gone(record, now_s)
         elif record.state == DONE and record.outcome == RELEASE and not record.is_copying:
             self._release(record, now_s)
+
+    def be_quiet(self, until_s: float, now_s: float, apart: Container[int] = ()) -> None:
+        """Hand out no record before `until_s` that other processes had: none but those `apart`."""
+        self.quiet_until_s = until_s
+        had = (r for r in self.records.values() if r.count > 1 and r.offset not in apart)
+        self._ready.delay(had, until_s, now_s)
+
+    def delay(self, first: int, last: int, until_s: float, now_s: float) -> None:
+        """Hand out no record of a range before `until_s`."""
+        self._ready.delay(records_in(self.records, [AckBatch(first, last, b"")]), until_s, now_s)
 
     def settle(self, now_s: float) -> list[HeldRecord]:
         """Note that every record that is not finished, up to the last one, is locked.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from keylane.share.states import DONE, GONE, HELD, OUT, STATE_NAMES
-from keylane.wire.share import AckBatch
+from keylane.wire.share import REJECT, RELEASE, AckBatch
 
 NO_KEY: Final = -1
 """Point of a record without a key: it is a key for itself."""
@@ -110,6 +110,11 @@ class HeldRecord:
         if self.block is None or block is None or self.state not in (OUT, DONE):
             return False
         return bool(self.block.epoch_of(self.row) != block.epoch_of(row))
+
+    def is_last(self, last: int | None) -> bool:
+        """Return whether it is not delivered again. last: the last delivery; None: not known."""
+        is_over = last is not None and self.count >= last
+        return self.outcome == REJECT or (self.outcome == RELEASE and is_over)
 
     def strike(self, sent_s: float, highest: int | None) -> bool:
         """Count a fetch that should have brought it; return whether it is archived."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from keylane.share.acks import runs_of
 from keylane.share.held import HeldRecord
 from keylane.wire.share import GAP, RENEW, AckBatch
+
+RENEWED_PART: Final = 3
+"""A lock is renewed when this part of its duration is over."""
 
 
 class Outgoing:
@@ -62,8 +66,9 @@ class Outgoing:
         return batches
 
 
-def renewals_of(records: Iterable[HeldRecord], due_s: float) -> list[AckBatch]:
-    """Return renewals of the locks that were taken, or renewed, until `due_s`."""
+def renewals_of(records: Iterable[HeldRecord], now_s: float, lock_s: float) -> list[AckBatch]:
+    """Return renewals of locks of which a third is over. lock_s: their duration."""
+    due_s = now_s - lock_s / RENEWED_PART
     due = [
         (record.offset, RENEW)
         for record in records

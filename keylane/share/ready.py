@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 
 from keylane.share.held import HeldRecord, KeyQueue
+from keylane.share.states import HELD
 
 
 def no_pause(_count: int) -> float:
@@ -42,6 +43,14 @@ class ReadyQueue:
         """Note that a record may not be handed out."""
         self.count -= record.is_ready
         record.is_ready = False
+
+    def delay(self, records: Iterable[HeldRecord], until_s: float, now_s: float) -> None:
+        """Have records wait that are held; a key waits when one is its first."""
+        for record in records:
+            if record.state == HELD:
+                record.not_before_s = max(record.not_before_s, until_s)
+                self.unready(record)
+                self.look_at(record.key, now_s)
 
     def pop(self) -> HeldRecord | None:
         """Return the lowest one, which is not ready then; None: there is none."""

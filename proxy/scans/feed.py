@@ -18,7 +18,7 @@ import os
 import uuid
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -53,6 +53,7 @@ from keylane.proxy.scans.records import (
     write_packets,
 )
 from keylane.proxy.scans.runs import AGE_S_MAX, ScanRuns, published_block
+from keylane.share.handover import is_note
 
 log = logging.getLogger("keylane.nodes")
 
@@ -140,6 +141,9 @@ class ScanFeed:
         self._clients = clients
         self._on_scanned, self._on_truncated = on_scanned, on_truncated
         self._on_past = on_past or on_scanned
+        self.on_note: Callable[[bytes], None] = lambda _note: None
+        """Called with each note of any node, our own too, that is written after the start."""
+        self._notes: list[tuple[bytes, asyncio.Future[None]]] = []
         self._wall_clock = wall_clock
         self._sender = Sender(number, os.urandom(LIFE_BYTES))
         self._own: deque[Sender] = deque([self._sender], OWN_MAX)
@@ -217,6 +221,17 @@ class ScanFeed:
         self._guard(cut, self._sender)
         self._news.set()
 
+    async def publish(self, note: bytes) -> None:
+        """Have a note written for all nodes that run. Raises: UpstreamLost."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._notes.append((note, written))
+        self._news.set()
+        try:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await written
+        except TimeoutError:
+            raise UpstreamLost(f"{TOPIC_NAME}: a note is not written in time") from None
+
     def hurry(self) -> None:
         """Read other nodes' scans without a pause: a commit waits for them."""
         self._hurried.set()
@@ -237,28 +252,34 @@ class ScanFeed:
             await self._news.wait()
             self._news.clear()
             news = self._runs.take(self._now_s())
+            notes, self._notes = self._notes, []
             try:
-                await self._send(news)
+                await self._send(news, [note for note, _ in notes])
                 self._is_failing = False
+                _end_all(notes, None)
             except (KafkaError, TimeoutError, UpstreamLost) as error:
                 self._give_up(news, error)
+                _end_all(notes, UpstreamLost(f"{TOPIC_NAME}: {describe_error(error)}"))
                 await self._close_producer()
                 await asyncio.sleep(RETRY_BACKOFF_S)
                 continue
             await asyncio.sleep(pause_s)
 
-    async def _send(self, news: list[News]) -> None:
+    async def _send(self, news: list[News], notes: Sequence[bytes] = ()) -> None:
         """Write news and wait for the acks. Raises: KafkaError, TimeoutError, UpstreamLost."""
-        if not news:
+        if not news and not notes:
             return
         async with asyncio.timeout(SEND_TIMEOUT_S):
             producer = await self._opened_producer()
-            acks = []
+            packets = [(0, note) for note in notes]
             for partition, part in self._by_partition(news).items():
-                for packet in write_packets(self._sender, part, self._is_split_known):
-                    ack = await producer.send(TOPIC_NAME, packet, partition=partition)
-                    ack.add_done_callback(_retrieve)
-                    acks.append(ack)
+                found = write_packets(self._sender, part, self._is_split_known)
+                packets += [(partition, packet) for packet in found]
+            acks = []
+            for partition, packet in packets:
+                ack = await producer.send(TOPIC_NAME, packet, partition=partition)
+                ack.add_done_callback(_retrieve)
+                acks.append(ack)
             await asyncio.wait(acks)
         for ack in acks:
             ack.result()
@@ -372,6 +393,10 @@ class ScanFeed:
     def _take_record(self, record: ConsumerRecord[Any, Any], on_scanned: OnScanned) -> None:
         """Take in one record. Raises: ScansInvalid."""
         data = record.value or b""
+        if is_note(data):
+            if self._tasks:  # else it was written before this node began
+                self.on_note(data)
+            return
         if read_sender(data) in self._own:
             return
         packet = read_packet(data, self._book)
@@ -421,6 +446,19 @@ class ScanFeed:
 
     def _now_s(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _end_all(
+    notes: Iterable[tuple[bytes, asyncio.Future[None]]], error: UpstreamLost | None
+) -> None:
+    """Answer those that wait for their notes."""
+    for _, written in notes:
+        if written.done():
+            continue
+        if error is None:
+            written.set_result(None)
+        else:
+            written.set_exception(error)
 
 
 def _retrieve(ack: asyncio.Future[Any]) -> None:

@@ -32,7 +32,7 @@ from keylane.errors import FrameInvalid, ShareRefused, UpstreamLost
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.net.upstream import ServiceLink
-from keylane.share.sessions import next_epoch
+from keylane.share.sessions import EPOCH_MAX, next_epoch
 from keylane.wire.header import ApiKey
 from keylane.wire.parts import KeyedTopic
 from keylane.wire.share import (
@@ -68,6 +68,9 @@ ACKNOWLEDGE_S: Final = 30.0
 class SessionTaken(UpstreamLost):
     """Another session of this name was opened, or the broker has dropped this one."""
 
+    is_gone = False
+    """True: the broker has none of the name."""
+
 
 class SharedPlace(NamedTuple):
     """A partition of a share group."""
@@ -101,27 +104,56 @@ class BrokerSession:
         """The last answer was empty for a quota, whatever the broker has acquired for it."""
 
     @classmethod
-    async def open(cls, cluster: Cluster, place: SharedPlace) -> Self:
+    async def connect(cls, cluster: Cluster, place: SharedPlace) -> Self:
+        """Connect to the leader; `open` or `follow` comes next.
+
+        Raises: UpstreamLost; ShareRefused: the broker lacks what keylane needs.
+        """
+        link, leader_id, epoch = await cluster.link_to_leader(*place[1:])
+        reason = lacking(link.version_max)
+        if reason is not None:
+            link.close()
+            raise ShareRefused(f"{place}: {reason}")
+        return cls(link, place, (leader_id, epoch))
+
+    async def open(self) -> None:
         """Open the session, and have all released that is locked under its name.
 
         The broker answers before the releases are written. Raises: UpstreamLost; ShareRefused:
         the broker does not let keylane do what it has to.
         """
-        link, leader_id, epoch = await cluster.link_to_leader(*place[1:])
-        session = cls(link, place, (leader_id, epoch))
+        for epoch in (INITIAL_EPOCH, FINAL_EPOCH, INITIAL_EPOCH):
+            self._epoch = epoch
+            await self._ask_fetch(self._nothing(joins=epoch == INITIAL_EPOCH))
+
+    async def is_open_elsewhere(self) -> bool:
+        """Return whether the broker has a session of this name: its epoch is asked for wrongly."""
+        self._epoch = EPOCH_MAX
         try:
-            reason = lacking(link.version_max)
-            if reason is not None:
-                raise ShareRefused(f"{place}: {reason}")
-            await session._ask_fetch(session._nothing())
-            session._epoch = FINAL_EPOCH
-            await session._ask_fetch(session._nothing(joins=False))
-            session._epoch = INITIAL_EPOCH
-            await session._ask_fetch(session._nothing())
-        except BaseException:
-            link.close()
-            raise
-        return session
+            await self._ask_fetch(self._nothing())
+        except SessionTaken as error:
+            return not error.is_gone
+        return True
+
+    async def follow(self, epoch: int) -> bool:
+        """Open the session in the place of a silent one, and keep all locks of its name.
+
+        epoch: the next one of that session. False: it is not as it was left, and nothing is open.
+        Raises: UpstreamLost, ShareRefused.
+        """
+        self._epoch = epoch
+        try:
+            await self._ask_fetch(self._nothing())
+        except SessionTaken:
+            return False
+        self._epoch = INITIAL_EPOCH
+        await self._ask_fetch(self._nothing())
+        return True
+
+    @property
+    def next_epoch(self) -> int:
+        """Return the epoch of the next request."""
+        return self._epoch
 
     async def fetch(
         self,
@@ -247,7 +279,9 @@ class BrokerSession:
             raise ShareRefused(f"{self.place}: {name}: {response.error_message}")
         if code in TAKEN:
             name = ErrorCode(code).name
-            raise SessionTaken(f"share session: {self.place}: {name} {response.error_message}")
+            taken = SessionTaken(f"share session: {self.place}: {name} {response.error_message}")
+            taken.is_gone = code == ErrorCode.share_session_not_found
+            raise taken
         if code:
             raise self._lost(f"error {code} {response.error_message}")
         self._epoch = next_epoch(max(self._epoch, INITIAL_EPOCH))

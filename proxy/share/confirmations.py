@@ -8,6 +8,7 @@ found by halves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -83,12 +84,22 @@ class Confirmations:
             await self._renew(session, due)
         return bool(due)
 
-    async def _renew(self, session: BrokerSession, due: Sequence[AckBatch]) -> None:
+    async def renew_all(self, session: BrokerSession) -> bool:
+        """Renew all locks; those that were lost are noted. False: the broker has not said of all.
+
+        Raises: UpstreamLost, ShareRefused.
+        """
+        due = self._dispatcher.renewals(inf)
+        return not due or await self._renew(session, due)
+
+    async def _renew(self, session: BrokerSession, due: Sequence[AckBatch]) -> bool:
+        """Renew locks; return whether it is known of each if it was lost."""
         answer = await session.acknowledge(due, is_renewal=True)
         now_s = self._clock()
         if answer.error_code == 0:
             self._dispatcher.renewed(due, now_s)
-        elif answer.error_code in LOCK_LOST:
+            return True
+        if answer.error_code in LOCK_LOST:
             if NO_RENEWAL in (answer.error_message or ""):
                 raise ShareRefused(
                     f"{session.place}: order by key renews locks, and "
@@ -96,12 +107,13 @@ class Confirmations:
                 )
             lower, upper = halves_of(due)
             if lower:
-                await self._renew(session, lower)
-                await self._renew(session, upper)
-            else:
-                self._dispatcher.lose(upper, now_s)
-        elif answer.error_code in MOVED:
+                is_known = await self._renew(session, lower)
+                return await self._renew(session, upper) and is_known
+            self._dispatcher.lose(upper, now_s)
+            return True
+        if answer.error_code in MOVED:
             raise UpstreamLost(f"renewal: {session.place}: error {answer.error_code}")
+        return False
 
     async def release(self, session: BrokerSession, first: int, last: int) -> bool:
         """Release offsets that no dispatcher has; return whether the session had them.

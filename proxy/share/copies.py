@@ -41,6 +41,11 @@ class Copies:
         self._pending: list[tuple[HeldRecord, Letter]] = []
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def has_pending(self) -> bool:
+        """Return whether letters are to be written yet."""
+        return bool(self._pending)
+
     def start(self) -> None:
         """Take what the dispatcher wants to be written, with the bytes, which it may drop."""
         records, self._dispatcher.to_copy = self._dispatcher.to_copy, []

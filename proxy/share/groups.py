@@ -16,6 +16,7 @@ from keylane.errors import UpstreamLost
 from keylane.proxy.net.upstream import ServiceLink
 from keylane.proxy.share.broker_session import SharedPlace, lacking
 from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
+from keylane.proxy.share.handovers import key_of
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.partition import OrderedPartition, ShareKit
 from keylane.proxy.share.tallies import ShareTallies
@@ -58,8 +59,9 @@ class OrderedGroups:
         self._lingering: dict[tuple[str, Place], asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._known_groups: BoundedDict[str, bool] = BoundedDict(NAMES_MAX)
-        self._is_able = self._is_draining = False
+        self._is_able = self._is_draining = self._is_leaving = False
         """Brokers have what it takes."""
+        self._leaving: set[asyncio.Task[None]] = set()
 
     @property
     def held_bytes(self) -> HeldBytes:
@@ -115,15 +117,36 @@ class OrderedGroups:
         key = place.group, (place.topic_id.bytes, place.partition)
         partition = self._partitions.get(key)
         if partition is None:
-            partition = self._partitions[key] = OrderedPartition(self._kit, place, rule)
-            if self._is_draining:
-                partition.drain()
+            partition = self._open(key, place, rule)
         timer = self._lingering.pop(key, None)
         if timer is not None:
             timer.cancel()
         partition.join(session, records_max)
         session.forgotten.discard(key[1])
         session.add((key[1],))
+
+    def _open(
+        self, key: tuple[str, Place], place: SharedPlace, rule: ShareRule
+    ) -> OrderedPartition:
+        partition = self._partitions[key] = OrderedPartition(self._kit, place, rule)
+        if self._is_draining:
+            partition.drain()
+        if self._is_leaving:
+            self._leave_node((partition,))
+        return partition
+
+    def take_offers(self) -> None:
+        """Open what other nodes hand over, where it is placed here by now: members come soon."""
+        hand_overs = self._kit.hand_overs
+        if hand_overs is None or self._is_draining:
+            return
+        for place in hand_overs.offered():
+            key, rule = key_of(place), self.rule_of(place.group, place.topic)
+            if rule is None or key in self._partitions or not self._kit.is_known(place.topic):
+                continue
+            if self._kit.is_here(place):
+                self._open(key, place, rule)
+                self._linger(key)
 
     def forget(self, session: ShareSession, place: Place) -> None:
         """Give a session no more of a partition; what it holds stays its own, as at a broker."""
@@ -153,8 +176,11 @@ class OrderedGroups:
             return
         partition.leave(session)
         if not partition.has_members and key not in self._lingering:
-            loop = asyncio.get_running_loop()
-            self._lingering[key] = loop.call_later(self._linger_s, self._close, key)
+            self._linger(key)
+
+    def _linger(self, key: tuple[str, Place]) -> None:
+        loop = asyncio.get_running_loop()
+        self._lingering[key] = loop.call_later(self._linger_s, self._close, key)
 
     def end(self, session: ShareSession) -> None:
         """Release all that a closed session holds."""
@@ -190,8 +216,25 @@ class OrderedGroups:
         for partition in self._partitions.values():
             partition.drain()
 
+    async def hand_over(self) -> None:
+        """Give all partitions to the next nodes, if there are any, for a few seconds at most."""
+        hand_overs = self._kit.hand_overs
+        if hand_overs is not None and hand_overs.has_others():
+            self._is_leaving = True
+            leaving = self._leave_node(self._partitions.values())
+            if leaving:
+                await asyncio.wait(leaving, timeout=HAND_OVER_S)
+
+    def _leave_node(self, partitions: Iterable[OrderedPartition]) -> list[asyncio.Task[None]]:
+        """Have partitions leave; the tasks are over when they have."""
+        tasks = [spawn(each.leave_node(), f"leave share {each.place}") for each in partitions]
+        self._leaving.update(tasks)
+        return tasks
+
     async def stop(self) -> None:
-        """Close all sessions at brokers."""
+        """Close all sessions at brokers, but those that other nodes take over."""
+        for task in self._leaving:
+            task.cancel()
         for timer in self._lingering.values():
             timer.cancel()
         for key in list(self._partitions):
@@ -200,6 +243,8 @@ class OrderedGroups:
             _, late = await asyncio.wait(self._closing, timeout=STOP_S)
             for task in late:
                 task.cancel()
+        if self._kit.hand_overs is not None:
+            await self._kit.hand_overs.stop()
         await self._kit.letters.stop()
 
 
@@ -208,6 +253,8 @@ async def _lacking_at(link: ServiceLink) -> str | None:
 
 
 STOP_S: Final = 5.0
+HAND_OVER_S: Final = 4.0
+"""Longer than the time for outcomes and that for an offer."""
 
 
 class Collector:

@@ -25,13 +25,17 @@ from keylane.proxy.share.broker_session import BrokerSession, SessionTaken, Shar
 from keylane.proxy.share.confirmations import Confirmations
 from keylane.proxy.share.copies import Copies
 from keylane.proxy.share.dead_letters import DeadLetters
+from keylane.proxy.share.giving import give
 from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
+from keylane.proxy.share.handovers import HandOvers
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.intake import BatchUnreadable, Hole, Intake
 from keylane.proxy.share.lease_view import LeaseView
 from keylane.proxy.share.settler import Settler
+from keylane.proxy.share.taking import Taker, begin
 from keylane.proxy.share.watcher import LogWatcher, has_records
 from keylane.share.dispatcher import Dispatcher
+from keylane.share.handover import HandOver
 from keylane.share.held import AckTicket, HeldRecord, abandon
 from keylane.share.summary import WindowSummary, summarise
 from keylane.tasks import spawn
@@ -51,6 +55,8 @@ PAUSES_S: Final = (0.0, 0.1, 0.3, 1.0, 2.0)
 TAKEN_TRIES: Final = 3
 """Pause after another session of the name, so that two nodes do not take it in turns."""
 STAND_BY_S: Final = 0.2
+OUTCOMES_S: Final = 1.0
+"""Time for outcomes of what members have while a node stops; nothing is handed out meanwhile."""
 CONFIRM_S: Final = 25.0
 """Below the clients' `request.timeout.ms` of 30 s."""
 
@@ -105,6 +111,10 @@ class ShareKit:
     is_here: Callable[[SharedPlace], bool]
     """Returns whether members of a partition are sent to this node."""
     lease: LeaseView = field(default_factory=LeaseView)
+    is_known: Callable[[str], bool] = lambda _topic: True
+    """Returns whether it is known how many partitions a topic has, and so their places."""
+    hand_overs: HandOvers | None = None
+    """None: there are never other nodes."""
 
 
 class OrderedPartition:
@@ -125,7 +135,13 @@ class OrderedPartition:
         self._strangers_s = 0.0
         """Time until which members beside keylane are known to hold records."""
         self._delivery_limit: int | None = None
-        self._is_closing = self._is_draining = False
+        self._is_closing = self._is_draining = self._is_given = False
+        self._leave_s: float | None = None
+        """Time when the next node goes on, at the latest; None: this node does not stop."""
+        self._left = asyncio.Event()
+        self._is_taken_over = self._awaits_offer = True
+        """Another process may have handed out records since this one held them; or may offer its
+        locks, as long as this one has had no session."""
         self._make_window()
         self._watcher = LogWatcher(kit.cluster, kit.reader_kit, place, self._news_came)
         self._task = spawn(self._run(), f"share {place}")
@@ -144,6 +160,9 @@ class OrderedPartition:
         )
         self._settler = Settler(
             kit.cluster, self.place, dispatcher, self._intake, self._confirmations, clock
+        )
+        self._taker = Taker(
+            kit.cluster, kit.reader_kit, kit.held_bytes, dispatcher, self._confirmations, clock
         )
         self._copies = Copies(
             self.place, rule.dead_letter, dispatcher, kit.letters, clock, self.wake
@@ -171,7 +190,7 @@ class OrderedPartition:
 
     def acknowledge(self, member: Any, batches: Sequence[AckBatch]) -> Outcome | int:
         """Take a member's outcomes; return their error code, or what to wait for."""
-        if not self._is_here:
+        if self._is_given or not self._is_here:
             return ErrorCode.not_leader_or_follower
         outcome = Outcome()
         code = self.dispatcher.acknowledge(member, batches, self._clock(), outcome.over)
@@ -225,11 +244,26 @@ class OrderedPartition:
     @property
     def may_hand_out(self) -> bool:
         """Return whether members may get what is held: no other node can have finished it."""
-        return not self._is_draining and self._kit.lease.has_time() and self._is_here
+        is_serving = not (self._is_draining or self._is_given)
+        return is_serving and self._kit.lease.has_time() and self._is_here
 
     def drain(self) -> None:
         """Hand out nothing more: a member could not acknowledge it to a node that stops."""
         self._is_draining = True
+
+    async def leave_node(self) -> None:
+        """Have the next node go on, as soon as members have finished what they have, or soon."""
+        if self._leave_s is None:
+            self._leave_s = self._clock() + OUTCOMES_S
+        self.wake()
+        await self._left.wait()
+
+    @property
+    def _is_to_leave(self) -> bool:
+        if self._leave_s is None:
+            return False
+        is_at_rest = self.dispatcher.out_count == 0 and not self._copies.has_pending
+        return is_at_rest or self._clock() >= self._leave_s
 
     # The task.
     async def _run(self) -> None:
@@ -238,6 +272,10 @@ class OrderedPartition:
             await asyncio.sleep(PAUSES_S[min(tries, len(PAUSES_S) - 1)])
             session = None
             try:
+                if self._leave_s is not None:
+                    self._left.set()
+                    await self._work.wait(STAND_BY_S)
+                    continue
                 if not self._is_here:
                     await self._stand_by()
                     continue
@@ -246,11 +284,15 @@ class OrderedPartition:
                     await self._work.wait(STAND_BY_S)
                     continue
                 await self._learn_limit()
-                session = await BrokerSession.open(self._kit.cluster, self.place)
+                others = self._kit.hand_overs if self._awaits_offer else None
+                session, offer = await begin(self._kit.cluster, self.place, others)
+                self._awaits_offer = False
                 self.leader = session.leader_id, session.leader_epoch
-                await self._settle(session)
+                await self._settle(session, offer)
                 self.error_code = tries = 0
                 await self._serve(session)
+                if await self._end(session):
+                    session = None  # it stays open until the next node has it
             except (ShareRefused, BatchUnreadable) as error:
                 if not self.error_code:
                     log.error("share group is not served: %s", error)
@@ -261,7 +303,7 @@ class OrderedPartition:
                 tries = len(PAUSES_S)
             except SessionTaken as error:
                 log.info("share session is opened again %s reason=%s", self.place, error)
-                tries = TAKEN_TRIES
+                tries, self._is_taken_over = TAKEN_TRIES, True
             except (KeylaneError, OSError) as error:
                 level = logging.WARNING if tries == 1 else logging.DEBUG
                 log.log(level, "share session is opened again %s reason=%s", self.place, error)
@@ -279,23 +321,28 @@ class OrderedPartition:
     async def _stand_by(self) -> None:
         """Wait while another node has the partition; what members hold is forgotten here."""
         log.info("share group goes on at another node %s", self.place)
-        self._copies.close()
-        abandon(self.dispatcher.records.values(), ErrorCode.not_leader_or_follower)
-        self._make_window()
-        for member in self._demand:
-            self.dispatcher.join(member)
+        self._begin_anew()
         lease = self._kit.lease
-        while not (self._is_closing or (lease.has_lease() and self._kit.is_here(self.place))):
+        while not (lease.has_lease() and self._kit.is_here(self.place)):
+            if self._is_closing or self._leave_s is not None:
+                break
             await self._work.wait(STAND_BY_S)
         self._breaks = lease.breaks()
 
-    async def _serve(self, session: BrokerSession) -> None:
-        """Serve members until the partition is closed, or placed at another node.
+    def _begin_anew(self) -> None:
+        """Forget all records: another node has them."""
+        self._copies.close()
+        abandon(self.dispatcher.records.values(), ErrorCode.not_leader_or_follower)
+        self._make_window()
+        self._is_taken_over = self._awaits_offer = True
+        self._is_given = self._leave_s is not None
+        for member in self._demand:
+            self.dispatcher.join(member)
 
-        Only an owner ends the session: of another node it is the next one by the same name.
-        """
+    async def _serve(self, session: BrokerSession) -> None:
+        """Serve members until the partition is closed, or placed at another node."""
         dispatcher, confirmations, intake = self.dispatcher, self._confirmations, self._intake
-        while not self._is_closing and self._is_here:
+        while not self._is_closing and self._is_here and not self._is_to_leave:
             now_s = self._clock()
             if now_s >= self._tick_s:
                 dispatcher.expire(now_s)
@@ -317,8 +364,25 @@ class OrderedPartition:
                 await self._fetch(session, wanted)
             else:
                 await self._rest(wanted)
+
+    async def _end(self, session: BrokerSession) -> bool:
+        """Give the session to the next node, if there is one; else end it, as far as it is ours.
+
+        Only an owner ends the session: of another node it is the next one by the same name.
+        """
+        kit, hand_overs = self._kit, self._kit.hand_overs
+        is_unbroken = kit.lease.breaks() == self._breaks
+        is_moved = is_unbroken and (self._leave_s is not None or not self._is_here)
+        if hand_overs is not None and is_moved and hand_overs.has_others():
+            self._is_given = True  # an outcome that comes now finds its record released
+            self._copies.close()
+            if await give(session, self.dispatcher, self._confirmations, hand_overs, self._clock):
+                self._begin_anew()
+                return True
+            self._is_given = self._leave_s is not None
         if self._is_here:
             await session.end()
+        return False
 
     async def _rest(self, wanted: int) -> None:
         """Wait until something happens, or is due."""
@@ -327,8 +391,8 @@ class OrderedPartition:
             due_s = min(due_s, self._intake.fetch_s)
         if self.dispatcher.has_acks:
             due_s = min(due_s, self._confirmations.acks_s)
-        if (wake_s := self.dispatcher.next_wake_s) is not None:
-            due_s = min(due_s, wake_s)
+        for wake_s in (self.dispatcher.next_wake_s, self._leave_s):
+            due_s = due_s if wake_s is None else min(due_s, wake_s)
         await self._work.wait(due_s - self._clock())
 
     def _offer(self) -> None:
@@ -411,9 +475,13 @@ class OrderedPartition:
         self._delivery_limit = config.delivery_limit
         self.dispatcher.last_delivery = max(1, config.delivery_limit - 1)
 
-    async def _settle(self, session: BrokerSession) -> None:
-        """Have all locked that is not finished. Raises: UpstreamLost."""
+    async def _settle(self, session: BrokerSession, offer: HandOver | None = None) -> None:
+        """Have all locked that is not finished. Raises: UpstreamLost.
+
+        offer: what the session holds already, as the former owner says.
+        """
         dispatcher, settler = self.dispatcher, self._settler
+        held = set[int]() if offer is None else await self._taker.take(session, offer)
         settler.delivery_limit = self._delivery_limit
         look_ahead = self.rule.look_ahead
         if not await settler.settle(session, look_ahead, lambda: self._is_closing):
@@ -423,5 +491,10 @@ class OrderedPartition:
                 "records of a share group are not at keylane: members beside it hold them, or "
                 "a transaction is open %s end_offset=%d", self.place, dispatcher.end_offset,
             )  # fmt: skip
-        for record in dispatcher.settle(self._clock()):
+        now_s, pause_s = self._clock(), self.rule.takeover_pause_s
+        if self._is_taken_over and pause_s:
+            until_s = max(now_s + pause_s, dispatcher.quiet_until_s)
+            dispatcher.be_quiet(until_s, now_s, settler.released | held)
+        self._is_taken_over = False
+        for record in dispatcher.settle(now_s):
             log.debug("finished before %s %r", self.place, record)

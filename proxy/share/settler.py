@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from keylane.errors import UpstreamLost
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.share.broker_session import BrokerSession, SharedPlace
 from keylane.proxy.share.confirmations import Confirmations
@@ -35,6 +36,8 @@ FRESH_S: Final = 0.3
 before; else it is made to have one."""
 LOST_S: Final = 0.7
 """Time after which records of lost answers are looked for: such a fetch waits 500 ms at most."""
+ASKED_PART: Final = 2
+"""Part of a lock's duration for which a coordinator that does not answer is asked again."""
 QUESTIONS_MAX: Final = 64
 """Releases that are tried in a search; each costs a question to the broker."""
 DELIVERIES_MIN: Final = 3
@@ -57,6 +60,8 @@ class Settler:
         self._intake, self._confirmations, self._clock = intake, confirmations, clock
         self.delivery_limit: int | None = None
         """The group's limit of deliveries; None: it is not known."""
+        self.released: set[int] = set()
+        """Offsets that were released for a written state: no other process has had them."""
 
     async def settle(
         self, session: BrokerSession, look_ahead: int, is_over: Callable[[], bool]
@@ -67,11 +72,13 @@ class Settler:
         transaction is open. Raises: UpstreamLost.
         """
         dispatcher, began_s = self._dispatcher, self._clock()
+        asks_until_s = began_s + dispatcher.lock_s / ASKED_PART
         dispatcher.is_settled = has_looked = False
         while not is_over():
             await self._intake.fetch(session, max(1, look_ahead - dispatcher.locked_count))
             log_end = await session.log_end()
-            progress = await ask_progress(self._cluster, self._place)
+            progress, vain_s = await self._ask(asks_until_s)
+            began_s += vain_s
             if self._holds_all(progress, log_end):
                 return True
             passed_s, is_new = self._clock() - began_s, progress.start_offset == UNKNOWN
@@ -87,6 +94,23 @@ class Settler:
                 return is_new
             await asyncio.sleep(POLL_S)
         return True
+
+    async def _ask(self, until_s: float) -> tuple[Progress, float]:
+        """Return the coordinator's numbers, and the time of questions in vain.
+
+        Its silence ends no session, since that would count as a delivery of all that is locked.
+        Raises: UpstreamLost, at `until_s`.
+        """
+        began_s = asked_s = self._clock()
+        while True:
+            try:
+                return await ask_progress(self._cluster, self._place), asked_s - began_s
+            except UpstreamLost as error:
+                if self._clock() >= until_s:
+                    raise
+                log.debug("share coordinator is asked again %s reason=%s", self._place, error)
+            await asyncio.sleep(POLL_S)  # no event says that it answers
+            asked_s = self._clock()
 
     def _holds_all(self, progress: Progress, log_end: int) -> bool:
         dispatcher = self._dispatcher
@@ -112,6 +136,7 @@ class Settler:
         if last >= 0 and await self._confirmations.release(session, last, last):
             released = AckBatch(last, last, bytes((RELEASE,)))
             self._dispatcher.lose([released], self._clock())
+            self.released.add(last)
 
     async def _look_for_lost(self, session: BrokerSession, start_offset: int) -> None:
         """Release what a fetch of a former session has acquired, whose answer was lost."""

@@ -47,6 +47,7 @@ from keylane.proxy.session.memory_watch import MemoryWatch
 from keylane.proxy.session.session import ClientSession
 from keylane.proxy.share.dead_letters import DeadLetters
 from keylane.proxy.share.groups import OrderedGroups
+from keylane.proxy.share.handovers import HandOvers
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.lease_view import LeaseView
 from keylane.proxy.share.partition import ShareKit
@@ -123,7 +124,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         stats=stats,
         admission=entrance.admission,
         switches=SwitchBoard(config),
-        ordered=build_ordered(base, fetcher, own_topics, placement, nodes.lease_view()),
+        ordered=build_ordered(base, fetcher, own_topics, placement, nodes.lease_view(), feed),
         clock=time.monotonic,
         placement=placement,
     )
@@ -252,9 +253,18 @@ def build_ordered(
     own_topics: OwnTopicClients,
     placement: Placement,
     lease: LeaseView,
+    feed: ScanFeed | None,
 ) -> OrderedGroups:
     """Make the share groups in key order."""
-    cluster = base.cluster
+    cluster, hand_overs = base.cluster, None
+    if feed is not None and base.config.node is not None:
+        hand_overs = HandOvers(
+            base.config.node,
+            feed.publish,
+            has_others=lambda: len(placement.numbers) > 1,
+            clock=time.monotonic,
+        )
+        feed.on_note = hand_overs.take_in
     kit = ShareKit(
         cluster=cluster,
         reader_kit=fetcher.kit,
@@ -264,9 +274,14 @@ def build_ordered(
         is_here=lambda place: is_placed_here(
             placement, cluster.registry, cluster.leaders, place.topic, place[2:]
         ),
+        is_known=lambda topic: cluster.registry.count_of(topic) > 0,
         lease=lease,
+        hand_overs=hand_overs,
     )
-    return OrderedGroups(kit, base.config.share_groups)
+    ordered = OrderedGroups(kit, base.config.share_groups)
+    if hand_overs is not None:
+        hand_overs.on_offer = ordered.take_offers
+    return ordered
 
 
 def in_turn(*functions: Callable[P, None]) -> Callable[P, None]:

@@ -124,3 +124,4 @@ class NodeParts:
         self._stats.node_generations += 1
         shared.groups.note_readers(node.journal for node in membership.nodes)
         shared.groups.drop_lost()
+        shared.ordered.take_offers()

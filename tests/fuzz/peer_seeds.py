@@ -26,6 +26,7 @@ from keylane.offsets.values import Position
 from keylane.proxy.nodes.messages import write_hello, write_membership, write_refusal
 from keylane.proxy.scans.records import Cut, Scan, Sender, write_packets
 from keylane.proxy.topics.node_values import Hello, Membership, NodeInfo, NodeRule, OwnershipClaim
+from keylane.share.handover import HandOver, HeldRange, NotedPlace, Thanks, write_note
 from keylane.wire.header import write_request
 from tests.fuzz.peers import GENERATION, HALF
 
@@ -48,6 +49,7 @@ def peer_seeds() -> Iterator[Seed]:
     """Inputs that every decoder of `peers` reads."""
     yield from _settings()
     yield from _scans()
+    yield from _notes()
     yield from _nodes()
     yield from _logins()
     yield "fuzz_table", 0, _journal()
@@ -91,6 +93,18 @@ def _scans() -> Iterator[Seed]:
         cut = Cut((uuid.UUID(int=7), 0), 50, 2)
         for packet in write_packets(Sender(0, b"x" * 16), [scan, cut], lambda _: False):
             yield "fuzz_scans", 0, packet
+
+
+def _notes() -> Iterator[Seed]:
+    at = NotedPlace(
+        number=1, group="billing", topic="orders", topic_id=uuid.UUID(int=7), partition=0
+    )
+    ranges = HeldRange(3, 9, 1), HeldRange(12, 12, 2, 500)
+    offer = HandOver(
+        at=at, leader_epoch=4, session_epoch=77, end_offset=20, quiet_ms=0, ranges=ranges
+    )
+    for note in (offer, Thanks(at)):
+        yield "fuzz_scans", 0, write_note(note)
 
 
 def _nodes() -> Iterator[Seed]:

@@ -20,6 +20,7 @@ from keylane.proxy.net.security.login_watch import LoginWatch
 from keylane.proxy.nodes.messages import read_hello, read_verdict
 from keylane.proxy.scans.records import SplitBook, read_packet
 from keylane.proxy.topics.settings_records import SettingsState, write_assignments, write_switches
+from keylane.share.handover import is_note, read_note, write_note
 from keylane.wire.header import read_request_header
 
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
@@ -44,6 +45,10 @@ def fuzz_settings(_choice: int, data: bytes) -> None:
 
 
 def fuzz_scans(_choice: int, data: bytes) -> None:
+    """A record of the scans' topic: scans and cuts, or a note on a share group's partition."""
+    if is_note(data):
+        assert write_note(read_note(data)) == data
+        return
     packet = read_packet(data, SplitBook())
     assert packet is None or None not in packet.news
 

@@ -45,6 +45,7 @@ PROPERTIES: Final = {
 LETTERS, LATE_LETTERS = "letters", "late-letters"
 """Topics for dead letters; no test makes the second one before it needs it."""
 PAUSE_MS: Final = 700
+TAKEOVER_PAUSE_MS: Final = 3000
 WINDOW: Final = 100
 SHORT_LOCK_MS: Final = 2000
 RULES: Final[tuple[dict[str, Any], ...]] = (
@@ -54,6 +55,7 @@ RULES: Final[tuple[dict[str, Any], ...]] = (
     {"group": "pause*", "redelivery_pause_ms": PAUSE_MS},
     {"group": "letters*", "dead_letter": LETTERS},
     {"group": "late*", "dead_letter": LATE_LETTERS},
+    {"group": "quiet*", "takeover_pause_ms": TAKEOVER_PAUSE_MS},
     {"group": "order*"},
 )
 _numbers = itertools.count(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -10,7 +11,7 @@ import pytest
 
 from keylane.embedded import run_java_tool
 from keylane.wire.header import ApiKey
-from tests.integration.share_stage import Member, Scene, ShareStage
+from tests.integration.share_stage import TAKEOVER_PAUSE_MS, Member, Scene, ShareStage
 from tests.integration.share_wire import RECORD_LIMIT, PlainWire, call
 
 pytestmark = pytest.mark.timeout(400)  # kernels may have to be compiled first
@@ -55,6 +56,30 @@ def test_records_in_flight_and_held_come_again_in_order_after_a_restart(
 
     assert found == dict.fromkeys(range(1, 30), 2)
     shown.wait_for_lag(0)
+
+
+def test_a_record_at_a_member_waits_after_a_kill_of_keylane(scene, share_stage) -> None:
+    """The member may be at work yet: its key waits for the rule's pause, another key does not."""
+    shown = scene("quiet")
+    shown.write("a", "a", "z")
+    member = shown.join()
+    assert member.take(2) == {0: 1, 2: 1}
+    assert member.ack(2) == 0
+
+    share_stage.proxy.kill()
+    shown.write("b")
+    started_s = time.monotonic()
+    share_stage.proxy.start()
+    again, other = shown.again(member.topic_id), shown.again(member.topic_id)
+    free = again.take(1)
+    free_s = time.monotonic() - started_s
+    held = other.take(1)
+    held_s = time.monotonic() - started_s
+
+    assert (free, held) == ({3: 1}, {0: 2})
+    assert held_s >= TAKEOVER_PAUSE_MS / 1000 and free_s < held_s - TAKEOVER_PAUSE_MS / 2000
+    assert [again.ack(*free), other.ack(*held)] == [0, 0]
+    assert other.take(1) == {1: 2}
 
 
 def drain(member: Member, count: int, done: dict[int, int]) -> None:

@@ -30,6 +30,7 @@ from tests.reference.share_broker import ShareBroker, State
 MEMBERS = ("a", "b", "c")
 LOCK_LOST = (ErrorCode.invalid_record_state, ErrorCode.invalid_request)
 LIMIT_KNOWN = 5
+TAKEOVER_PAUSE_S = 4.0
 WRITE_S = 1.5
 """Longest time of a write for which no answer waits; below `ARCHIVED_AFTER_S`."""
 points = st.sampled_from([0, 0, 1, 2, NO_KEY, None])
@@ -76,6 +77,10 @@ class ShareHistory(RuleBasedStateMachine):
         self.answered: list[int] = []
         self.copied: set[int] = set()
         self.handed: dict[tuple[str, int], object] = {}
+        self.had_before: set[int] = set()
+        """Offsets that a process had acquired which was killed."""
+        self.quiet_until_s = 0.0
+        self.is_quiet_due = False
         self.broker.produce([0, 1, 0, NO_KEY, None, 0])
         self._join("a")
         self.open_session([0.0])
@@ -123,6 +128,7 @@ class ShareHistory(RuleBasedStateMachine):
         for offset in offsets:
             entry = log[offset]
             assert not entry.outcomes & {ACCEPT, REJECT, GAP}, "its end was confirmed"
+            assert offset not in self.had_before or self.now_s >= self.quiet_until_s
             if entry.point in {NO_KEY, None}:
                 assert entry.point == NO_KEY
                 continue
@@ -235,9 +241,11 @@ class ShareHistory(RuleBasedStateMachine):
             self.now_s += 0.1
             self.settle()
 
-    @rule(writes_s=writes, wanted=st.integers(1, 6))
-    def restart(self, writes_s: Sequence[float], wanted: int) -> None:
+    @rule(writes_s=writes, wanted=st.integers(1, 6), is_quiet=st.booleans())
+    def restart(self, writes_s: Sequence[float], wanted: int, *, is_quiet: bool) -> None:
         """keylane is killed; the next process begins with nothing, while fetches pass over some."""
+        self.quiet_until_s, self.is_quiet_due = 0.0, is_quiet
+        self.had_before = {o for o, entry in enumerate(self.broker.log) if entry.count}
         if self.is_open:
             self.broker.end_session(self.now_s, writes_s)
         self.pair = self._new_pair()
@@ -259,6 +267,10 @@ class ShareHistory(RuleBasedStateMachine):
         known = {each.offset for each in self.pair.real.records.values() if each.is_locked}
         if wanted <= locked and wanted <= known | self.pair.twin.gaps:
             assert self.pair.real.locked_count >= len(wanted)
+            if self.is_quiet_due:
+                self.is_quiet_due = False
+                self.quiet_until_s = self.now_s + TAKEOVER_PAUSE_S
+                self.pair.be_quiet(self.quiet_until_s, self.now_s)
             for offset in self.pair.settle(self.now_s):
                 assert self.broker.is_finished(offset, self.now_s)
 

@@ -127,6 +127,10 @@ class DispatcherPair:
     def unsettle(self) -> None:
         self.real.is_settled = self.twin.is_settled = False
 
+    def be_quiet(self, until_s: float, now_s: float) -> None:
+        self.real.be_quiet(until_s, now_s)
+        self.twin.be_quiet(until_s)
+
     def settle(self, now_s: float) -> list[int]:
         finished = sorted(record.offset for record in self.real.settle(now_s))
         assert finished == self.twin.settle(now_s)

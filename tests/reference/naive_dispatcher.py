@@ -70,6 +70,7 @@ class NaiveDispatcher:
     gaps: set[int] = field(default_factory=set)
     is_settled: bool = False
     end_offset: int = -1
+    quiet_until_s: float = 0.0
 
     # Records in order.
     def all(self, *places: Place) -> list[Fate]:
@@ -210,7 +211,8 @@ class NaiveDispatcher:
             self.end_offset = max(self.end_offset, offset)
             fate = self.fates.get(offset)
             if fate is None:
-                self.fates[offset] = Fate(offset, point, count, now_s)
+                fate = self.fates[offset] = Fate(offset, point, count, now_s)
+                fate.not_before_s = self.quiet_until_s if count > 1 else 0.0
                 continue
             fate.is_locked, fate.is_finished, fate.strikes = True, False, 0
             fate.locked_s, fate.count = now_s, count
@@ -235,6 +237,12 @@ class NaiveDispatcher:
                     archived.append(fate.offset)
                     self.finish(fate)
         return archived
+
+    def be_quiet(self, until_s: float) -> None:
+        self.quiet_until_s = until_s
+        for fate in self.all("held"):
+            if fate.count > 1:
+                fate.not_before_s = max(fate.not_before_s, until_s)
 
     def settle(self, now_s: float) -> list[int]:
         finished = [fate for fate in self.all() if fate.is_missed]

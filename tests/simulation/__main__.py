@@ -2,7 +2,8 @@
 
 A seed that failed: `--seed N` prints its story, `--seed N --shrink` that of the smallest scenario
 that fails as well. `--mutations` shows which seed finds each of the mistakes in `mutations`.
-`--shares` plays schedules of share groups, whose seeds are others.
+`--shares` plays schedules of share groups, whose seeds are others, and `--hand-overs` those of
+nodes that stop and join under them.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from tests.simulation.mutations import MUTATIONS
 from tests.simulation.run import Outcome, play
 from tests.simulation.scenario import Scenario, draw
 from tests.simulation.share_mutations import SHARES
-from tests.simulation.share_schedule import draw_shares
+from tests.simulation.share_schedule import draw_hand_overs, draw_shares
 from tests.simulation.shrink import shrink
 
+DRAWS = {"": draw, "shares": draw_shares, "hand-overs": draw_hand_overs}
+"""Schedules by kind."""
 CHUNK = 20
 FINDINGS_SHOWN = 5
 
@@ -38,25 +41,32 @@ def main() -> int:
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--mutations", action="store_true", help="which seed finds each mistake")
     parser.add_argument("--only", help="mutations whose name has this in it")
-    parser.add_argument("--shares", action="store_true", help="schedules of share groups")
+    parser.add_argument(
+        "--shares", dest="kind", action="store_const", const="shares", default="",
+        help="schedules of share groups",
+    )  # fmt: skip
+    parser.add_argument(
+        "--hand-overs", dest="kind", action="store_const", const="hand-overs",
+        help="schedules of share groups whose nodes stop and join",
+    )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()
     first, last = map(int, args.seeds.split("-"))
     if args.mutations:
-        wanted = [each for each in _mistakes(args.shares) if (args.only or "") in each.name]
-        return _show_mutations(range(first, last), wanted, args.shares, args.jobs)
+        wanted = [each for each in _mistakes(args.kind) if (args.only or "") in each.name]
+        return _show_mutations(range(first, last), wanted, args.kind, args.jobs)
     if args.seed is not None:
-        found = next((each for each in _mistakes(args.shares) if each.name == args.only), None)
-        return _show(_draw(args.shares, args.seed), smallest=args.shrink, mutation=found)
-    return _play_all(range(first, last), args.shares, args.jobs)
+        found = next((each for each in _mistakes(args.kind) if each.name == args.only), None)
+        return _show(_draw(args.kind, args.seed), smallest=args.shrink, mutation=found)
+    return _play_all(range(first, last), args.kind, args.jobs)
 
 
-def _draw(has_shares: bool, seed: int) -> Scenario:
-    return draw_shares(seed) if has_shares else draw(seed)
+def _draw(kind: str, seed: int) -> Scenario:
+    return DRAWS[kind](seed)
 
 
-def _mistakes(has_shares: bool) -> Sequence[Mutation]:
-    return SHARES if has_shares else MUTATIONS
+def _mistakes(kind: str) -> Sequence[Mutation]:
+    return SHARES if kind else MUTATIONS
 
 
 def kinds(outcome: Outcome) -> set[str]:
@@ -81,10 +91,10 @@ def _show(drawn: Scenario, *, smallest: bool, mutation: Mutation | None) -> int:
     return bool(outcome.breaches)
 
 
-def _play_chunk(has_shares: bool, seeds: range) -> tuple[list[tuple[int, list[str]]], Counter[str]]:
+def _play_chunk(kind: str, seeds: range) -> tuple[list[tuple[int, list[str]]], Counter[str]]:
     failed, counts = [], Counter[str]()
     for seed in seeds:
-        outcome = play(_draw(has_shares, seed))
+        outcome = play(_draw(kind, seed))
         counts.update(outcome.counts)
         counts["notes"] += len(outcome.notes)
         if outcome.breaches:
@@ -96,10 +106,10 @@ def _chunks(seeds: range) -> Iterator[range]:
     return (seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK))
 
 
-def _play_all(seeds: range, has_shares: bool, jobs: int) -> int:
+def _play_all(seeds: range, kind: str, jobs: int) -> int:
     started_s, failed, counts = time.monotonic(), 0, Counter[str]()
     with ProcessPoolExecutor(jobs) as pool:
-        played = pool.map(partial(_play_chunk, has_shares), _chunks(seeds))
+        played = pool.map(partial(_play_chunk, kind), _chunks(seeds))
         for number, (found, chunk_counts) in enumerate(played, 1):
             counts += chunk_counts
             failed += len(found)
@@ -113,21 +123,21 @@ def _play_all(seeds: range, has_shares: bool, jobs: int) -> int:
     return int(failed > 0)
 
 
-def _find(name: str, has_shares: bool, seeds: range) -> tuple[int | None, list[str]]:
+def _find(name: str, kind: str, seeds: range) -> tuple[int | None, list[str]]:
     """The first seed that finds a mistake, and has no breach without it; what it says."""
-    mutation = next(each for each in _mistakes(has_shares) if each.name == name)
+    mutation = next(each for each in _mistakes(kind) if each.name == name)
     for seed in seeds:
         with mutation.apply():
-            outcome = play(_draw(has_shares, seed))
-        if outcome.breaches and not play(_draw(has_shares, seed)).breaches:
+            outcome = play(_draw(kind, seed))
+        if outcome.breaches and not play(_draw(kind, seed)).breaches:
             return seed, outcome.breaches
     return None, []
 
 
-def _show_mutations(seeds: range, wanted: Sequence[Mutation], has_shares: bool, jobs: int) -> int:
+def _show_mutations(seeds: range, wanted: Sequence[Mutation], kind: str, jobs: int) -> int:
     missed = 0
     with ProcessPoolExecutor(jobs) as pool:
-        pending = [(each, pool.submit(_find, each.name, has_shares, seeds)) for each in wanted]
+        pending = [(each, pool.submit(_find, each.name, kind, seeds)) for each in wanted]
         print("| invariant | mistake | schedules | what is said |\n|---|---|---|---|")
         for mutation, future in pending:
             seed, breaches = future.result()

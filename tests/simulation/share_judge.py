@@ -141,7 +141,9 @@ class _Judge:
                     at_s = second.start_s
                     if at_s >= min(first.end_s, first.lost_s, first.lock_end_s):
                         break
-                    if second.member == first.member or self._is_taken(first, at_s):
+                    if second.member == first.member:
+                        continue
+                    if self._is_taken(first, at_s) or self._is_taken(second, at_s):
                         continue
                     yield (
                         f"hands: {place}: {key}: {first.offset} at {first.member} from"
@@ -199,7 +201,8 @@ class _Judge:
                 if not is_final or first.code != 0 or ended_s <= first.ack_s:
                     continue
                 if any(
-                    each.outcome in (ACCEPT, REJECT) and each.ack_s <= min(first.ack_s, ended_s)
+                    each.outcome in (ACCEPT, REJECT)
+                    and each.ack_s <= min(first.answered_s, ended_s)
                     for each in works
                     if each.member != first.member
                 ):
@@ -251,8 +254,13 @@ class _Judge:
             for four in zip(opened, opened[1:], opened[2:], opened[3:], strict=False):
                 hosts = [host for _, host in four]
                 is_fight = hosts[0] != hosts[1] and hosts[:2] == hosts[2:]
-                if is_fight and four[3][0] - four[0][0] < FIGHT_S:
+                if is_fight and self._is_without_reason(four[0][0], four[3][0]):
                     yield f"sessions: {place}: {hosts[:2]} fence each other at {four[3][0]:.3f}"
+
+    def _is_without_reason(self, from_s: float, until_s: float) -> bool:
+        """Return whether a partition went to and fro though no two nodes have ended for that."""
+        ends = sum(from_s - FIGHT_S <= each <= until_s for each in self._book.ends)
+        return until_s - from_s < FIGHT_S and ends < 2
 
 
 def judge_shares(

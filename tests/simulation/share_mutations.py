@@ -25,6 +25,20 @@ async def _settle_at_once(self: OrderedPartition, session: Any) -> None:
     self.dispatcher.settle(self._clock())
 
 
+def _settle_offers_at_once() -> Sequence[Any]:
+    """What the former owner has offered is taken for all that is not finished."""
+    before = OrderedPartition._settle
+
+    async def settle(self: OrderedPartition, session: Any, offer: Any = None) -> None:
+        if offer is None:
+            await before(self, session)
+        else:
+            await self._taker.take(session, offer)
+            self.dispatcher.settle(self._clock())
+
+    return [mock.patch.object(OrderedPartition, "_settle", settle)]
+
+
 def _free_early() -> Sequence[Any]:
     """A key goes on when its member has decided, while the broker is still to write that."""
     before = Dispatcher._decide
@@ -159,6 +173,11 @@ SHARES: Sequence[Mutation] = (
         "records of a member whose connection ends are forgotten",
         "a member that dies holds up no key",
         patch(Dispatcher, "leave", _forget_a_member),
+    ),
+    Mutation(
+        "offered records are handed out before the session has settled",
+        "a key's records are in order over sessions",
+        _settle_offers_at_once,
     ),
     Mutation(
         "a node goes on with partitions of another node",

@@ -6,6 +6,7 @@ Source: docs/decisions/048, and `scenario` for all that is alike.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from tests.simulation.scenario import CLOCKS, LOAD_S, Fault, Scenario, SharePlan
 
@@ -15,6 +16,11 @@ SHARE_FAULTS = (
     "move_coordinator", "member_kill", "member_stop", "member_hang", "member_cut",
     "share_writes_slow", "share_writes_fail", "lost_share_answer", "share_kill_at",
     "share_hang_at", "share_elect_at", "share_crash_at", "node_away", "connections_lost",
+)  # fmt: skip
+HAND_OVER_FAULTS = (
+    "node_kill", "node_kill", "node_hang", "node_cut_kafka", "broker_crash", "elect",
+    "share_kill_at", "share_kill_at", "share_hang_at", "share_elect_at", "share_crash_at",
+    "share_writes_slow", "share_writes_fail", "lost_share_answer", "connections_lost", "node_stop",
 )  # fmt: skip
 CALM_SHARE = 0.15
 """Share of schedules with one fault at most: what needs no fault to go wrong is found there."""
@@ -44,6 +50,35 @@ def draw_shares(seed: int) -> Scenario:
         rates=tuple(rng.choice(CLOCKS) for _ in range(3)),
         shares=plans,
     )
+
+
+def draw_hand_overs(seed: int) -> Scenario:
+    """Nodes that stop and join while records wait behind each other, and what may happen then."""
+    rng = random.Random(f"hand-overs {seed}")
+    drawn = draw_shares(seed)
+    plans = tuple(
+        replace(
+            plan, partitions=2, keys=rng.choice((1, 2)), batches_per_s=5.0, locks=200,
+            work_s=rng.choice((0.01, 0.05)), slow_share=0.05, look_ahead=rng.choice((40, 2000)),
+        )
+        for plan in drawn.shares[:1]
+    )  # fmt: skip
+    faults = []
+    for number in range(rng.randint(2, 4)):
+        at_s, which = 3.0 + 5.0 * number + 2.0 * rng.random(), rng.randrange(12)
+        kind = rng.choice(("node_stop", "node_stop", "node_away"))
+        which += kind == "node_away" and which % 2 == 0  # an odd one stops, an even one is killed
+        faults.append(Fault(round(at_s, 3), kind, which, round(0.3 * rng.random(), 3)))
+        if rng.random() < 0.6:  # while the partition is on its way
+            then_s = at_s + rng.choice((0.0, 0.3, 1.0)) + 0.6 * rng.random()
+            faults.append(
+                Fault(
+                    round(then_s, 3), rng.choice(HAND_OVER_FAULTS), rng.randrange(12),
+                    round(rng.random(), 3),
+                )
+            )  # fmt: skip
+    ordered = tuple(sorted(faults, key=lambda fault: fault.at_s))
+    return replace(drawn, nodes=rng.choice((2, 2, 3)), faults=ordered, shares=plans)
 
 
 def _draw_plan(rng: random.Random, number: int) -> SharePlan:

@@ -11,9 +11,10 @@ import pytest
 
 from tests.simulation.run import play
 from tests.simulation.share_mutations import SHARES
-from tests.simulation.share_schedule import draw_shares
+from tests.simulation.share_schedule import draw_hand_overs, draw_shares
 
 SCHEDULES, OF_CI, CHUNK = 400, 30, 10
+HAND_OVERS, HAND_OVERS_OF_CI = 100, 10
 FOUND_IN = {
     "records are handed out before the session has settled": (3, 55, 95),
     "a key is free before the broker has confirmed": (0, 1, 2),
@@ -25,6 +26,7 @@ FOUND_IN = {
     "a record is taken for a gap": (0, 1, 2),
     "a release ends the record": (0, 1, 2),
     "records of a member whose connection ends are forgotten": (3, 4, 59),
+    "offered records are handed out before the session has settled": (114, 139),
     "a node goes on with partitions of another node": (7, 10, 12),
 }
 """Schedules that find each mistake."""
@@ -45,6 +47,26 @@ def test_no_promise_is_broken(first: int) -> None:
         if (outcome := play(draw_shares(seed))).breaches
     }
     assert not failed
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(first, marks=[pytest.mark.long] if first >= HAND_OVERS_OF_CI else [])
+        for first in range(0, HAND_OVERS, CHUNK)
+    ],
+)
+def test_planned_take_overs_break_no_promise(first: int) -> None:
+    """Nodes stop and join while records wait; `--hand-overs --seed N` shows how one fails."""
+    failed, taken = {}, 0
+    for seed in range(first, first + CHUNK):
+        outcome = play(draw_hand_overs(seed), level=logging.INFO)
+        taken += sum("goes on from another node" in line for line in outcome.story)
+        if outcome.breaches:
+            failed[seed] = outcome.breaches[0]
+
+    assert not failed
+    assert taken >= CHUNK
 
 
 def test_one_seed_is_one_run() -> None:

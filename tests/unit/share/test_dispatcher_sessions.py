@@ -41,6 +41,26 @@ def test_nothing_is_handed_out_before_a_session_has_settled() -> None:
     assert (before, part.take()) == ([], [0])
 
 
+def test_records_of_a_former_process_wait_and_other_keys_go_on() -> None:
+    """A member that got one from that process may be at work on it; records behind it wait, too."""
+    part = Partition([])
+    part.points = [A, A, B, A, B]
+    part.acquire(0, 2, count=2)
+    part.acquire(1)
+    part.dispatcher.be_quiet(part.now_s + 5.0, part.now_s, apart={2})
+    part.settle()
+    part.acquire(3, 4, count=2)
+
+    during = [part.take("m"), part.take("n"), part.dispatcher.next_wake_s]
+    part.say(ACCEPT, 2)
+    part.confirm()
+    behind = part.take("n")
+    part.now_s += 5.0
+
+    assert during == [[2], [], part.now_s]
+    assert (behind, part.take("m", 2), part.take("n", 2)) == ([], [0], [4])
+
+
 def test_a_record_that_is_archived_while_a_member_has_it_keeps_its_key() -> None:
     """Its lock ended with the session, at its last delivery: another member would be a second."""
     part = Partition([A, A])
