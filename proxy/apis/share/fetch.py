@@ -9,7 +9,8 @@ topic. It gets one record of a key at a time, at most its share of what is ready
 gets records of up to four polls, in batches of one poll. Batches have only the records that it
 gets.
 A partition that this broker does not lead is answered NOT_LEADER_OR_FOLLOWER, with the leader.
-Not done: a hand-over of locks between nodes; the records come again, one delivery later.
+Not done: records at members do not go over to the next node with their locks: they come again, one
+delivery later.
 
 Source: KIP-932, KIP-1206, KIP-1222; docs/decisions/048.
 """
