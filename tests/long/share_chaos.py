@@ -43,7 +43,9 @@ NODE_SESSION_S: Final = 6.0
 DELIVERIES: Final = 10
 SETTLED_EVERY: Final = 5
 """Rounds after which all records have to be finished."""
-SETTLE_S: Final = 90.0
+SETTLE_S: Final = 300.0
+"""A broker that was killed may come back with an old state of the group, and deliver all since then
+again (seen with Kafka 4.3.1 on a loaded machine)."""
 PROPERTIES: Final = {
     "log.retention.ms": "-1",
     "group.share.min.heartbeat.interval.ms": "500",
@@ -231,30 +233,36 @@ def run(rounds: int, seed: int, only: list[str], folder: Path) -> bool:
         nodes = stack.enter_context(Nodes(kafka.bootstrap, (), folder=folder, count=2, args=args))
         crew = Crew(nodes.bootstrap, stack)
         hits, log = Hits(kafka, nodes, crew, chance), Log(kafka.bootstrap, chance)
-        began_s = time.monotonic()
-        for number in range(rounds):
-            kind = chance.choice(only or list(hits.kinds))
-            log.produce(number)
-            hits.wait(0.1, 1.0)
-            hit_s = time.monotonic()
-            hits.kinds[kind]()
-            print(f"hit {number} {kind}: {hit_s:.3f} to {time.monotonic():.3f}", flush=True)
-            counts[kind] += 1
-            if number % SETTLED_EVERY == SETTLED_EVERY - 1 or number == rounds - 1:
-                wait_until(log.is_finished, f"the end after round {number}", timeout_s=SETTLE_S)
-                passed_s = time.monotonic() - began_s
-                print(
-                    f"{passed_s:6.0f} s: {number + 1} rounds, {len(log.places)} records", flush=True
-                )
-        crew.stop()
-        (folder / "ledger.txt").write_text("\n".join(crew.lines()))
-        found, errors = crew.judge()
-    print(dict(counts))
-    print(found)
-    print("errors of members:", dict(errors.most_common(8)))
-    lost = log.places - found.finished.keys()
-    print(f"lost: {len(lost)} {sorted(lost)[:5]}")
+        try:
+            _play(rounds, only or list(hits.kinds), hits, log, chance, counts)
+        finally:
+            crew.stop()
+            (folder / "ledger.txt").write_text("\n".join(crew.lines()))
+            found, errors = crew.judge()
+            print(dict(counts))
+            print(found)
+            print("errors of members:", dict(errors.most_common(8)))
+            lost = log.places - found.finished.keys()
+            print(f"not finished: {len(lost)} {sorted(lost)[:5]}")
     return not (found.breaks or found.unfinished or lost)
+
+
+def _play(
+    rounds: int, kinds: list[str], hits: Hits, log: Log, chance: random.Random, counts: Counter[str]
+) -> None:
+    began_s = time.monotonic()
+    for number in range(rounds):
+        kind = chance.choice(kinds)
+        log.produce(number)
+        hits.wait(0.1, 1.0)
+        hit_s = time.monotonic()
+        hits.kinds[kind]()
+        print(f"hit {number} {kind}: {hit_s:.3f} to {time.monotonic():.3f}", flush=True)
+        counts[kind] += 1
+        if number % SETTLED_EVERY == SETTLED_EVERY - 1 or number == rounds - 1:
+            wait_until(log.is_finished, f"the end after round {number}", timeout_s=SETTLE_S)
+            passed_s = time.monotonic() - began_s
+            print(f"{passed_s:6.0f} s: {number + 1} rounds, {len(log.places)} records", flush=True)
 
 
 def main() -> int:
