@@ -57,8 +57,8 @@ def the_same_again(bootstrap: str, topic: str) -> Callable[[threading.Event], No
     ("libraries", "assignor"),
     [
         (("aiokafka", "confluent", "kafka-python"), "roundrobin"),
-        (("confluent",), COOPERATIVE),
-        (("java",), JAVA + "RangeAssignor"),
+        pytest.param(("confluent",), COOPERATIVE, marks=pytest.mark.long),
+        pytest.param(("java",), JAVA + "RangeAssignor", marks=pytest.mark.long),
         (("confluent",), None),
     ],
     ids=["all", "cooperative", "java", "consumer protocol"],

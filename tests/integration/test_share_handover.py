@@ -97,6 +97,7 @@ def test_records_that_wait_keep_their_deliveries_when_their_node_stops(cluster, 
         assert "goes on from another node" in nodes[owners[1]].log
 
 
+@pytest.mark.long
 def test_records_that_wait_keep_their_deliveries_when_a_node_joins(cluster, tmp_path) -> None:
     """The node that joins gets a partition with the locks of its records."""
     topic, group = prepare(cluster.bootstrap, "joins")

@@ -173,6 +173,7 @@ def test_java_and_librdkafka_members_side_by_side(scene, share_stage) -> None:
     assert found.deliveries == {1: len(places | more)}
 
 
+@pytest.mark.long
 def test_java_members_that_renew(scene, share_stage) -> None:
     """Members that renew each lock half-way get each record once, in order."""
     shown = scene(share_delivery_count_limit=LIMIT)
