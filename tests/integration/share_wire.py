@@ -28,8 +28,8 @@ BATCH_OPTIMIZED, RECORD_LIMIT = range(2)
 TIMEOUT_S: Final = 30.0 * PATIENCE
 POLL_S: Final = 0.05
 """Pause between two questions to a broker that has no event to wait for."""
-STARTING: Final = (6, 14, 15, 16)
-"""Codes of a broker that does not lead yet, or whose coordinators still load."""
+STARTING: Final = (5, 6, 14, 15, 16)
+"""Codes of partitions without a leader, of one elsewhere, and of coordinators that still load."""
 GROUP_CONFIG: Final = 32
 """ConfigResource.Type.GROUP."""
 
