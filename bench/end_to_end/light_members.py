@@ -82,7 +82,7 @@ class Member:
     async def join(self) -> None:
         """Join and take the leader's assignment (this member may lead); again after a rebalance."""
         metadata = write_subscription(Subscription(version=0, topics=(self.topic,)))
-        code = REBALANCE_IN_PROGRESS
+        code, synced = REBALANCE_IN_PROGRESS, None
         while code == REBALANCE_IN_PROGRESS:
             joined = await self._ask(
                 JoinGroupRequest(
@@ -107,6 +107,7 @@ class Member:
             )
             code = int(synced.error_code)
         _expect(code)
+        assert synced is not None
         ((_, self.index),) = read_assignment(synced.assignment).lanes
 
     def _dealt(self, member_ids: Sequence[str]) -> tuple[SyncGroupRequestAssignment, ...]:

@@ -47,7 +47,7 @@ class Bench(FakeContext):
         header = read_request_header(frame, 4)
         values: dict[str, Any] = {"error_code": 0, "member_epoch": 1, "heartbeat_interval": 5000}
         if header.api_key == ApiKey.CONSUMER_GROUP_DESCRIBE:
-            empty = {"topic_partitions": []}
+            empty: dict[str, list[Any]] = {"topic_partitions": []}
             listed = [
                 {"member_id": name, "subscribed_topic_names": ["orders"]}
                 | {"assignment": empty, "target_assignment": empty}

@@ -50,7 +50,9 @@ def measure(group_count: int, partition_count: int, lane_count: int) -> None:
     ends = {(TOPIC_ID, partition): 10_000 for partition in range(partition_count)}
     gauges = GroupGauges(states.items, lambda: ends, lambda: 0)
     exposition = Exposition([stats.samples, gauges.samples])
-    busy, idle, text = [], [], ""
+    busy: list[float] = []
+    idle: list[float] = []
+    text = ""
     for _ in range(RUNS):
         states.update({key: state.copy() for key in keys})
         for times in (busy, idle):

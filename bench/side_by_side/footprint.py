@@ -85,7 +85,7 @@ def measure_metadata(lineup: Lineup, outcome: Outcome) -> None:
     for lanes in (LANES // 10, LANES):
         client = AdminClient({"bootstrap.servers": lineup.keylane.bootstrap})
         name = f"wide.lanes-{lanes // LANE_PARTITIONS}"
-        client.list_topics(name, timeout=30)
+        found = client.list_topics(name, timeout=30).topics[name]
         times_ms = []
         with Meter(lineup.pids) as meter:
             for _ in range(5):

@@ -60,6 +60,7 @@ def run(spark: SparkSession, chosen: TopicRange, rounds: int) -> None:
         profile_s, profile_cpu_s, profile = timed(
             jvm, lambda: run_profile(spark, chosen, progress=say_nothing)
         )
+        assert profile is not None
         assert count == profile.records == chosen.offset_count
         row = {
             "count_s": count_s,

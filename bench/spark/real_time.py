@@ -60,7 +60,8 @@ def measure(
     if way == "micro-batch":
         query = writer.trigger(processingTime="0 seconds").start()
     elif way == "real-time":
-        query = writer.outputMode("update").trigger(realTime=BATCH).start()
+        updates: Any = writer.outputMode("update")  # stubs lack the trigger
+        query = updates.trigger(realTime=BATCH).start()
     else:
         query = start_real_time(
             writer, bootstrap=stage.keylane.bootstrap, topic=source, lanes=LANES, batch=BATCH
