@@ -234,6 +234,8 @@ class ShareHistory(RuleBasedStateMachine):
         self.is_open = False
         if is_leader_new:
             self.broker.change_leader(self.now_s)
+            # It knows of deliveries that were written only, and the count is keylane's only sign.
+            self.had_before = {o for o in self.had_before if self.broker.log[o].count}
         self.broker.end_session(self.now_s, writes_s)
         self.pair.lose_all(self.now_s)
         if is_back:

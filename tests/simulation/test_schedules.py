@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.__main__ import kinds
+from tests.simulation.chunks import chunks, failures
 from tests.simulation.mutations import MUTATIONS
 from tests.simulation.run import play
 from tests.simulation.scenario import Fault, Scenario, draw
@@ -34,21 +35,10 @@ FOUND_SOON = {
 """Schedules in which these are found for sure; the others take more, see the mutation table."""
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(first, marks=[pytest.mark.long] if first >= OF_CI else [])
-        for first in range(0, SCHEDULES, CHUNK)
-    ],
-)
-def test_no_promise_is_broken(first: int) -> None:
+@pytest.mark.parametrize("seeds", chunks(SCHEDULES, OF_CI, CHUNK))
+def test_no_promise_is_broken(seeds: range) -> None:
     """No schedule has a finding; `--seed N --shrink` prints the story of one that fails."""
-    failed = {
-        seed: outcome.breaches[0]
-        for seed in range(first, first + CHUNK)
-        if (outcome := play(draw(seed))).breaches
-    }
-    assert not failed
+    assert not failures(draw, seeds)
 
 
 @pytest.mark.parametrize("seed", [1, 8, 13])

@@ -9,6 +9,7 @@ import logging
 
 import pytest
 
+from tests.simulation.chunks import chunks, failures
 from tests.simulation.run import play
 from tests.simulation.share_mutations import SHARES
 from tests.simulation.share_schedule import draw_hand_overs, draw_shares
@@ -32,34 +33,17 @@ FOUND_IN = {
 """Schedules that find each mistake."""
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(first, marks=[pytest.mark.long] if first >= OF_CI else [])
-        for first in range(0, SCHEDULES, CHUNK)
-    ],
-)
-def test_no_promise_is_broken(first: int) -> None:
+@pytest.mark.parametrize("seeds", chunks(SCHEDULES, OF_CI, CHUNK))
+def test_no_promise_is_broken(seeds: range) -> None:
     """No schedule has a finding; `--shares --seed N --shrink` shows how one fails."""
-    failed = {
-        seed: outcome.breaches[0]
-        for seed in range(first, first + CHUNK)
-        if (outcome := play(draw_shares(seed))).breaches
-    }
-    assert not failed
+    assert not failures(draw_shares, seeds)
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        pytest.param(first, marks=[pytest.mark.long] if first >= HAND_OVERS_OF_CI else [])
-        for first in range(0, HAND_OVERS, CHUNK)
-    ],
-)
-def test_planned_take_overs_break_no_promise(first: int) -> None:
+@pytest.mark.parametrize("seeds", chunks(HAND_OVERS, HAND_OVERS_OF_CI, CHUNK))
+def test_planned_take_overs_break_no_promise(seeds: range) -> None:
     """Nodes stop and join while records wait; `--hand-overs --seed N` shows how one fails."""
     failed, taken = {}, 0
-    for seed in range(first, first + CHUNK):
+    for seed in seeds:
         outcome = play(draw_hand_overs(seed), level=logging.INFO)
         taken += sum("goes on from another node" in line for line in outcome.story)
         if outcome.breaches:
