@@ -25,7 +25,7 @@ from keylane.kernel.warmup import warm_up
 from keylane.proxy.apis.share.fetch import look_share_fetch
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.share.groups import OrderedGroups
-from keylane.proxy.share.partition import ShareKit
+from keylane.proxy.share.kit import ShareKit
 from keylane.share.dispatcher import Dispatcher
 from keylane.wire.header import ApiKey, read_request_header, write_request
 from keylane.wire.parts import KeyedTopic

@@ -91,6 +91,10 @@ class Dispatcher:
         """Note a member; one that is known stays as it is."""
         self._at_member.setdefault(member, {})
 
+    def is_busy(self, member: Any) -> bool:
+        """Return whether a member has records."""
+        return bool(self._at_member.get(member))
+
     def leave(self, member: Any, now_s: float) -> None:
         """Release all that a member holds, to be handed out as soon as it comes again."""
         for record in list(self._at_member.pop(member, {}).values()):
@@ -138,10 +142,7 @@ class Dispatcher:
         return kept
 
     def put_back(self, member: Any, records: Iterable[HeldRecord], now_s: float) -> None:
-        """Take back records that were handed out to a member and not sent.
-
-        Those that it does not have any more are passed over: it has left, or their time is over.
-        """
+        """Take back records that were not sent to a member; those it has lost are passed over."""
         for record in records:
             if record.state != OUT or record.member != member:
                 continue
@@ -308,11 +309,11 @@ class Dispatcher:
         self.end_offset = max(self.end_offset, last)
 
     def fetched(self, sent_s: float, highest: int | None, now_s: float) -> list[HeldRecord]:
-        """Judge records without a lock by a fetch that is taken in; return the archived ones.
+        """Judge records without a lock by a fetch that was sent at `sent_s`; return archived ones.
 
         The broker gives what is available lowest first. So a released record that two fetches
         have not brought, but later ones or none at all, is archived. `settle` judges all others.
-        sent_s: time when the fetch was sent. highest: the last offset that it brought, None: none.
+        highest: the last offset that the fetch brought, None: none.
         """
         gone = self.gone.values() if self.is_settled else ()
         archived = [record for record in gone if record.strike(sent_s, highest)]
@@ -470,10 +471,7 @@ class Dispatcher:
             self._keys.forget(key)
 
     def _look_at(self, key: KeyQueue, now_s: float) -> None:
-        """Make the first record of a key ready; or end it, if its deliveries are used up unseen.
-
-        A crash has used them up: one more would end it at the broker.
-        """
+        """Make the first record of a key ready; or end it, if crashes have used it up."""
         if key.busy:
             return
         head, last = key.records[0], self.last_delivery

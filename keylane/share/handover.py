@@ -137,24 +137,40 @@ def is_note(data: Buffer) -> bool:
     return bytes(data[:NOTE_BYTES_MIN]) == NOTE_VERSION.to_bytes(NOTE_BYTES_MIN, "big")
 
 
+def read_head(data: Buffer) -> tuple[int, NotedPlace]:
+    """Decode kind and place of a record that `is_note`. Raises: ScansInvalid.
+
+    All nodes read all offers, and one of them needs the ranges.
+    """
+    try:
+        return _read_head(Reader(data, NOTE_BYTES_MIN, flexible=False))
+    except FrameInvalid as error:
+        raise ScansInvalid(str(error)) from None
+
+
 def read_note(data: Buffer) -> HandOver | Thanks:
     """Decode a record that `is_note`. Raises: ScansInvalid."""
     try:
         reader = Reader(data, NOTE_BYTES_MIN, flexible=False)
-        kind = reader.int8()
-        at = NotedPlace(
-            number=reader.int32(),
-            group=reader.string(),
-            topic=reader.string(),
-            topic_id=uuid.UUID(bytes=reader.uuid()),
-            partition=reader.int32(),
-        )
-        _expect(f"note of kind {kind}", that=kind in (OFFER, THANKS) and at.partition >= 0)
+        kind, at = _read_head(reader)
         note = Thanks(at) if kind == THANKS else _read_offer(reader, at)
         reader.end()
     except FrameInvalid as error:
         raise ScansInvalid(str(error)) from None
     return note
+
+
+def _read_head(reader: Reader) -> tuple[int, NotedPlace]:
+    kind = reader.int8()
+    at = NotedPlace(
+        number=reader.int32(),
+        group=reader.string(),
+        topic=reader.string(),
+        topic_id=uuid.UUID(bytes=reader.uuid()),
+        partition=reader.int32(),
+    )
+    _expect(f"note of kind {kind}", that=kind in (OFFER, THANKS) and at.partition >= 0)
+    return kind, at
 
 
 def _read_offer(reader: Reader, at: NotedPlace) -> HandOver:

@@ -5,7 +5,8 @@ Source: KIP-1206: in the mode `batch_optimized` the number of records is a wish;
 Theory. Most members acknowledge with the poll that asks for more, and stand still until a broker
 has written that. A member with records for several polls acknowledges one poll while it works on
 the next, so that it stands still once for all of them. Its keys wait for as long, so it gets no
-more than it works off in a quarter of a second, or one poll.
+more than it works off in a quarter of a second, or one poll. A member that asks while it has
+records fetches ahead by itself: its requests say nothing of its work.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ class Pace:
     def __init__(self) -> None:
         self._given, self._given_s, self._polls = 0, 0.0, 1
 
-    def ask(self, records_max: int, now_s: float) -> int:
-        """Return the number of records for a member that has worked off what it had."""
-        if self._given and records_max > 0:
+    def ask(self, records_max: int, now_s: float, *, is_free: bool) -> int:
+        """Return the number of records for a member. is_free: it has worked off what it had."""
+        if not is_free:
+            self._given, self._polls = 0, 1
+        elif self._given and records_max > 0:
             poll_s = (now_s - self._given_s) / self._given * records_max
             wanted = ceil(AHEAD_S / poll_s) if poll_s * POLLS_MAX > AHEAD_S else POLLS_MAX
             self._polls = min(wanted, 2 * self._polls)

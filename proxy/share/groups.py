@@ -18,7 +18,8 @@ from keylane.proxy.share.broker_session import SharedPlace, lacking
 from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
 from keylane.proxy.share.handovers import key_of
 from keylane.proxy.share.held_bytes import HeldBytes
-from keylane.proxy.share.partition import OrderedPartition, ShareKit
+from keylane.proxy.share.kit import ShareKit
+from keylane.proxy.share.partition import OrderedPartition
 from keylane.proxy.share.tallies import ShareTallies
 from keylane.share.held import HeldRecord
 from keylane.share.sessions import Place, ShareSession, ShareSessions
@@ -59,8 +60,9 @@ class OrderedGroups:
         self._lingering: dict[tuple[str, Place], asyncio.TimerHandle] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._known_groups: BoundedDict[str, bool] = BoundedDict(NAMES_MAX)
-        self._is_able = self._is_draining = self._is_leaving = False
+        self._is_able = False
         """Brokers have what it takes."""
+        self._is_draining = self._is_leaving = False
         self._leaving: set[asyncio.Task[None]] = set()
 
     @property
@@ -136,17 +138,19 @@ class OrderedGroups:
         return partition
 
     def take_offers(self) -> None:
-        """Open what other nodes hand over, where it is placed here by now: members come soon."""
-        hand_overs = self._kit.hand_overs
-        if hand_overs is None or self._is_draining:
+        """Open all that other nodes have offered of late, as places have changed."""
+        if self._kit.hand_overs is not None:
+            for place in self._kit.hand_overs.offered():
+                self.take_offer(place)
+
+    def take_offer(self, place: SharedPlace) -> None:
+        """Open what another node hands over, if it is placed here by now: members come soon."""
+        key, rule = key_of(place), self.rule_of(place.group, place.topic)
+        if self._is_draining or rule is None or key in self._partitions:
             return
-        for place in hand_overs.offered():
-            key, rule = key_of(place), self.rule_of(place.group, place.topic)
-            if rule is None or key in self._partitions or not self._kit.is_known(place.topic):
-                continue
-            if self._kit.is_here(place):
-                self._open(key, place, rule)
-                self._linger(key)
+        if self._kit.is_known(place.topic) and self._kit.is_here(place):
+            self._open(key, place, rule)
+            self._linger(key)
 
     def forget(self, session: ShareSession, place: Place) -> None:
         """Give a session no more of a partition; what it holds stays its own, as at a broker."""
@@ -155,6 +159,11 @@ class OrderedGroups:
             partition.forget(session)
             session.forgotten.add(place)
             self._leave_when_done(session, place)
+
+    def is_busy(self, session: ShareSession) -> bool:
+        """Return whether a session holds records of its partitions."""
+        found = (self.find(session.key.group, place) for place in session.places)
+        return any(each is not None and each.is_busy(session) for each in found)
 
     def _leave_when_done(self, session: ShareSession, place: Place) -> None:
         partition = self.find(session.key.group, place)

@@ -18,14 +18,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from keylane.bounded import BoundedDict
-from keylane.errors import KeylaneError
+from keylane.errors import KeylaneError, ScansInvalid
 from keylane.proxy.share.broker_session import BrokerSession, SharedPlace
-from keylane.share.handover import HandOver, NotedPlace, Thanks, read_note, write_note
+from keylane.share.handover import (
+    THANKS,
+    HandOver,
+    NotedPlace,
+    Thanks,
+    read_head,
+    read_note,
+    write_note,
+)
 from keylane.share.sessions import Place
 from keylane.tasks import spawn
 from keylane.wire.primitives import Buffer
@@ -36,7 +44,8 @@ SILENT_S: Final = 5.0
 """Time for which a session is kept that no node has followed: members come in it as a rule."""
 FRESH_S: Final = SILENT_S
 """Time for which an offer is worth a try."""
-OFFERS_MAX: Final = 10_000
+OFFERS_BYTES_MAX: Final = 64 << 20
+"""Bytes of offers that are remembered: all nodes read those of a whole node that stops."""
 
 Key = tuple[str, Place]
 """Group, topic id and partition."""
@@ -45,6 +54,14 @@ Key = tuple[str, Place]
 def key_of(place: SharedPlace) -> Key:
     """Return the name of a partition of a group."""
     return place.group, (place.topic_id.bytes, place.partition)
+
+
+class _Offer(NamedTuple):
+    """An offer of another node, as it came: few of all are for this node."""
+
+    place: SharedPlace
+    note: bytes
+    since_s: float
 
 
 class _Silent(NamedTuple):
@@ -56,7 +73,7 @@ class _Silent(NamedTuple):
 
 
 class HandOvers:
-    """Offers by partition. Event loop only; `OFFERS_MAX` bounds those that are remembered."""
+    """Offers by partition. Event loop only; `OFFERS_BYTES_MAX` bounds those that are remembered."""
 
     def __init__(
         self,
@@ -73,9 +90,11 @@ class HandOvers:
         self.number = number
         self._publish, self._clock = publish, clock
         self.has_others = has_others
-        self.on_offer: Callable[[], None] = lambda: None
-        """Called when another node has offered a partition."""
-        self._offers: BoundedDict[Key, tuple[HandOver, float]] = BoundedDict(OFFERS_MAX)
+        self.on_offer: Callable[[SharedPlace], None] = lambda _place: None
+        """Called with a partition that another node has offered."""
+        self._offers: OrderedDict[Key, _Offer] = OrderedDict()
+        """The oldest first."""
+        self._offered_bytes = 0
         self._silent: dict[Key, _Silent] = {}
         self._arrived: dict[Key, asyncio.Event] = {}
         """Of partitions for whose offer this node waits."""
@@ -125,24 +144,41 @@ class HandOvers:
     # The next owner.
     def take_in(self, data: Buffer) -> None:
         """Note what another node has published. Raises: ScansInvalid."""
-        note = read_note(data)
-        at = note.at
+        kind, at = read_head(data)
         if at.number == self.number:
             return
-        key = at.group, (at.topic_id.bytes, at.partition)
-        if isinstance(note, Thanks):
+        place = SharedPlace(at.group, at.topic, at.topic_id, at.partition)
+        key = key_of(place)
+        if kind == THANKS:
             self._end_silent(key)
             return
-        self._offers[key] = note, self._clock()
+        self._forget(key)
+        self._offers[key] = _Offer(place, bytes(data), self._clock())
+        self._offered_bytes += len(data)
+        self._forget_old()
         if key in self._arrived:
             self._arrived[key].set()
-        self.on_offer()
+        self.on_offer(place)
 
     def offered(self) -> Iterable[SharedPlace]:
         """Return partitions whose offers are worth a try."""
-        fresh_s = self._clock() - FRESH_S
-        fresh = [offer.at for offer, since_s in self._offers.values() if since_s >= fresh_s]
-        return [SharedPlace(at.group, at.topic, at.topic_id, at.partition) for at in fresh]
+        self._forget_old()
+        return [offer.place for offer in self._offers.values()]
+
+    def _forget(self, key: Key) -> _Offer | None:
+        offer = self._offers.pop(key, None)
+        if offer is not None:
+            self._offered_bytes -= len(offer.note)
+        return offer
+
+    def _forget_old(self) -> None:
+        """Forget offers whose sessions are over by now, and the oldest beyond the bound."""
+        stale_s = self._clock() - FRESH_S
+        while self._offers:
+            key, offer = next(iter(self._offers.items()))
+            if offer.since_s > stale_s and self._offered_bytes <= OFFERS_BYTES_MAX:
+                break
+            self._forget(key)
 
     async def wait_for(self, place: SharedPlace, wait_s: float) -> HandOver | None:
         """Return the offer of a partition, which is given once; None: it has not come in time."""
@@ -163,8 +199,17 @@ class HandOvers:
         return offer
 
     def _take(self, key: Key) -> HandOver | None:
-        offer, since_s = self._offers.pop(key, (None, 0.0))
-        return offer if self._clock() - since_s < FRESH_S else None
+        self._forget_old()
+        offer = self._forget(key)
+        try:
+            note = None if offer is None else read_note(offer.note)
+        except ScansInvalid as error:
+            log.warning(
+                "what another node has offered cannot be read, and is passed over %s reason=%s",
+                offer and offer.place, error,
+            )  # fmt: skip
+            note = None
+        return note if isinstance(note, HandOver) else None
 
     def thank(self, place: SharedPlace) -> None:
         """Publish that the locks are this node's: the former owner closes its session."""

@@ -10,33 +10,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from keylane.config.share_rules import ShareRule
 from keylane.errors import KeylaneError, ShareRefused
-from keylane.proxy.cluster.cluster import Cluster
-from keylane.proxy.lanes.split_io import ReaderKit
 from keylane.proxy.share.alarm import Alarm
 from keylane.proxy.share.broker_session import BrokerSession, SessionTaken, SharedPlace
 from keylane.proxy.share.confirmations import Confirmations
 from keylane.proxy.share.copies import Copies
-from keylane.proxy.share.dead_letters import DeadLetters
 from keylane.proxy.share.giving import give
 from keylane.proxy.share.group_config import NO_RENEWALS, ask_group_config
-from keylane.proxy.share.handovers import HandOvers
-from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.intake import BatchUnreadable, Hole, Intake
-from keylane.proxy.share.lease_view import LeaseView
+from keylane.proxy.share.kit import ShareKit
+from keylane.proxy.share.outcome import Outcome
 from keylane.proxy.share.settler import Settler
 from keylane.proxy.share.taking import Taker, begin
 from keylane.proxy.share.watcher import LogWatcher, has_records
 from keylane.share.dispatcher import Dispatcher
 from keylane.share.handover import HandOver
-from keylane.share.held import AckTicket, HeldRecord, abandon
+from keylane.share.held import HeldRecord, abandon
 from keylane.share.summary import WindowSummary, summarise
 from keylane.tasks import spawn
 from keylane.wire.share import AckBatch
@@ -57,39 +52,6 @@ TAKEN_TRIES: Final = 3
 STAND_BY_S: Final = 0.2
 OUTCOMES_S: Final = 1.0
 """Time for outcomes of what members have while a node stops; nothing is handed out meanwhile."""
-CONFIRM_S: Final = 25.0
-"""Below the clients' `request.timeout.ms` of 30 s."""
-
-
-class Outcome:
-    """The broker's word on what a member has acknowledged."""
-
-    __slots__ = ("_code", "_future")
-
-    def __init__(self) -> None:
-        self._code: int | None = None
-        self._future: asyncio.Future[None] | None = None
-
-    def over(self, ticket: AckTicket) -> None:
-        """Note that the broker has confirmed, or refused, all records."""
-        self._code = ticket.error_code
-        self._end()
-
-    async def wait(self) -> int:
-        """Return the error code; UNKNOWN_SERVER_ERROR after `CONFIRM_S`."""
-        if self._code is None:
-            loop = asyncio.get_running_loop()
-            self._future = loop.create_future()
-            timer = loop.call_later(CONFIRM_S, self._end)
-            try:
-                await self._future
-            finally:
-                timer.cancel()
-        return ErrorCode.unknown_server_error if self._code is None else self._code
-
-    def _end(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
 
 
 class Waiter(Protocol):
@@ -97,24 +59,6 @@ class Waiter(Protocol):
 
     def offer(self) -> bool:
         """Take records of the member's partitions; False: it takes none any more."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShareKit:
-    """The parts that all partitions share."""
-
-    cluster: Cluster
-    reader_kit: ReaderKit
-    held_bytes: HeldBytes
-    letters: DeadLetters
-    clock: Callable[[], float]
-    is_here: Callable[[SharedPlace], bool]
-    """Returns whether members of a partition are sent to this node."""
-    lease: LeaseView = field(default_factory=LeaseView)
-    is_known: Callable[[str], bool] = lambda _topic: True
-    """Returns whether it is known how many partitions a topic has, and so their places."""
-    hand_overs: HandOvers | None = None
-    """None: there are never other nodes."""
 
 
 class OrderedPartition:
@@ -198,8 +142,8 @@ class OrderedPartition:
         return outcome if code is None else code
 
     def is_busy(self, member: Any) -> bool:
-        """Return whether a member holds records. Cost: one pass over the window."""
-        return any(record.member is member for record in self.dispatcher.records.values())
+        """Return whether a member holds records."""
+        return self.dispatcher.is_busy(member)
 
     def has_member(self, member: Any) -> bool:
         """Return whether a member takes part."""

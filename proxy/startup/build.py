@@ -49,8 +49,8 @@ from keylane.proxy.share.dead_letters import DeadLetters
 from keylane.proxy.share.groups import OrderedGroups
 from keylane.proxy.share.handovers import HandOvers
 from keylane.proxy.share.held_bytes import HeldBytes
+from keylane.proxy.share.kit import ShareKit
 from keylane.proxy.share.lease_view import LeaseView
-from keylane.proxy.share.partition import ShareKit
 from keylane.proxy.startup.control_setup import ControlBase, Upkeep, make_control
 from keylane.proxy.startup.group_start import GroupStart
 from keylane.proxy.startup.node_parts import NodeParts
@@ -280,7 +280,7 @@ def build_ordered(
     )
     ordered = OrderedGroups(kit, base.config.share_groups)
     if hand_overs is not None:
-        hand_overs.on_offer = ordered.take_offers
+        hand_overs.on_offer = ordered.take_offer
     return ordered
 
 

@@ -184,13 +184,27 @@ def test_a_fast_member_gets_more_polls_in_batches_of_one_poll(scene) -> None:
     shown.write(*(f"k{number}" for number in range(600)), form="lz4")
     member = shown.join()
 
-    answers = [member.client.acquire(member.topic_id, max_records=10).part for _ in range(4)]
+    answers = []
+    for _ in range(4):
+        answers.append(member.client.acquire(member.topic_id, max_records=10).part)
+        assert member.ack(*answers[-1].counts) == 0
 
     assert [len(part.counts) for part in answers] == [10, 20, 40, 40]
     for part in answers:
         offsets = [offset for offset, _ in part.records]
         assert offsets == sorted(part.counts)
         assert len(part.batches) == len(offsets) // 10
+
+
+def test_a_member_that_fetches_ahead_of_its_work_gets_one_poll_each_time(scene) -> None:
+    """It has records yet when it asks for more: nothing says that it works fast."""
+    shown = scene()
+    shown.write(*(f"k{number}" for number in range(600)), form="lz4")
+    member = shown.join()
+
+    answers = [member.client.acquire(member.topic_id, max_records=10).part for _ in range(4)]
+
+    assert [len(part.counts) for part in answers] == [10, 10, 10, 10]
 
 
 def test_no_records_are_handed_out_where_none_are_asked_for(scene) -> None:

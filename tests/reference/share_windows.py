@@ -13,7 +13,7 @@ from keylane.config.share_rules import ShareRule
 from keylane.proxy.share.broker_session import SharedPlace
 from keylane.proxy.share.groups import OrderedGroups
 from keylane.proxy.share.held_bytes import HeldBytes
-from keylane.proxy.share.partition import ShareKit
+from keylane.proxy.share.kit import ShareKit
 from keylane.share.dispatcher import Dispatcher
 from keylane.share.held import HeldRecord
 from keylane.share.sessions import SessionKey

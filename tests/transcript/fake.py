@@ -37,7 +37,7 @@ from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.runtime.turns import Turns
 from keylane.proxy.share.groups import OrderedGroups
-from keylane.proxy.share.partition import ShareKit
+from keylane.proxy.share.kit import ShareKit
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.proxy.topics.switches import SwitchBoard
 from keylane.proxy.topics.view import View

@@ -9,7 +9,7 @@ import pytest
 from keylane.config.share_rules import ShareRule
 from keylane.proxy.apis.share.plain_acks import COUNTED_BYTES_MAX
 from keylane.proxy.share.groups import OrderedGroups
-from keylane.proxy.share.partition import ShareKit
+from keylane.proxy.share.kit import ShareKit
 from tests.transcript.fake import PLAIN, FakeContext, is_relayed, make_request, serve
 
 FETCH, ACKNOWLEDGE = 78, 79

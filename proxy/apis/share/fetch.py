@@ -138,7 +138,8 @@ def _records_of(wanted: ShareFetchRequest, session: ShareSession, context: Conte
     """Return how many records the member gets at most."""
     records_max = wanted.max_records
     if wanted.acquire_mode == BATCH_OPTIMIZED:
-        records_max = session.pace.ask(records_max, context.clock())
+        is_free = not context.ordered.is_busy(session)
+        records_max = session.pace.ask(records_max, context.clock(), is_free=is_free)
     return min(records_max, RECORDS_MAX)
 
 

@@ -16,7 +16,8 @@ from keylane.config.share_rules import ShareRule
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.request import Operation
 from keylane.proxy.share.broker_session import SharedPlace
-from keylane.proxy.share.partition import OrderedPartition, Outcome
+from keylane.proxy.share.outcome import Outcome
+from keylane.proxy.share.partition import OrderedPartition
 from keylane.share.acks import has_renewals
 from keylane.share.sessions import Place, SessionKey, ShareSession, is_valid_member
 from keylane.wire.parts import KeyedTopic, NodeEndpoint

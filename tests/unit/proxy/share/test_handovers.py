@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from keylane.errors import ScansInvalid, UpstreamLost
+from keylane.proxy.share import handovers
 from keylane.proxy.share.broker_session import SharedPlace
 from keylane.proxy.share.handovers import FRESH_S, SILENT_S, HandOvers
-from keylane.share.handover import HandOver, HeldRange, Thanks, write_note
+from keylane.share.handover import HandOver, HeldRange, NotedPlace, Thanks, write_note
 from tests.virtual_time import run_virtual
 
 WAIT_S = 1.0
@@ -112,7 +113,7 @@ def test_an_offer_counts_once_and_while_it_is_fresh() -> None:
     async def main() -> None:
         before, after = two_nodes()
         seen: list[list[SharedPlace]] = []
-        after.on_offer = lambda: seen.append(list(after.offered()))
+        after.on_offer = lambda _place: seen.append(list(after.offered()))
 
         await before.give(Session(), offer_of(before))  # type: ignore[arg-type]
         first, again = await after.wait_for(PLACE, WAIT_S), await after.wait_for(PLACE, WAIT_S)
@@ -163,6 +164,47 @@ def test_what_cannot_be_published_leaves_the_session_as_it_is() -> None:
         assert session.closed_s == []
 
     run_virtual(main)
+
+
+def test_an_offer_whose_ranges_cannot_be_read_is_passed_over(caplog) -> None:
+    """It is read where it is taken: a log line says so, and the session is opened anew."""
+
+    async def main() -> None:
+        _, after = two_nodes()
+        after.take_in(write_note(offer_of(node(0, after._publish)))[:-1])
+
+        assert await after.wait_for(PLACE, WAIT_S) is None
+        assert "cannot be read, and is passed over group=billing" in caplog.text
+
+    run_virtual(main)
+
+
+def test_offers_are_remembered_within_their_bound(monkeypatch) -> None:
+    """The oldest is forgotten first; one that comes again counts once."""
+    monkeypatch.setattr(handovers, "OFFERS_BYTES_MAX", 3 * len(note_of(0)))
+
+    async def main() -> None:
+        _, after = two_nodes()
+        for partition in (0, 1, 1, 2, 3):
+            after.take_in(note_of(partition))
+
+        assert [place.partition for place in after.offered()] == [1, 2, 3]
+        assert await after.wait_for(PLACE._replace(partition=2), WAIT_S) is not None
+        assert [place.partition for place in after.offered()] == [1, 3]
+
+    run_virtual(main)
+
+
+def note_of(partition: int) -> bytes:
+    """Return an offer of node 0 for a partition."""
+    at = NotedPlace(
+        number=0, group="billing", topic="orders", topic_id=PLACE.topic_id, partition=partition
+    )
+    offer = HandOver(
+        at=at, leader_epoch=4, session_epoch=9, end_offset=5, quiet_ms=0,
+        ranges=(HeldRange(0, 5, 1),),
+    )  # fmt: skip
+    return write_note(offer)
 
 
 def test_a_note_that_cannot_be_read_is_refused() -> None:
