@@ -54,10 +54,8 @@ class Dispatcher:
         self._several, self._pause_s, self._copies = several_per_key, pause_s, copies_rejected
         self.lock_s = 30.0
         """Duration of a lock, by the broker's last answer."""
-        self.delivery_limit: int | None = None
-        """The group's limit of deliveries, where it is known and does not change."""
         self.last_delivery: int | None = None
-        """Delivery after which a record that is released gets a dead letter; None: the limit."""
+        """Delivery after which a record that is released gets a dead letter; None: not known."""
         self.records: dict[int, HeldRecord] = {}
         self._keys = KeyQueues()
         self._ready = ReadyQueue(self.records)
@@ -109,19 +107,24 @@ class Dispatcher:
         """Hand out records to a member that takes part; ascending, `records_max` at most.
 
         No member has more than its share of the keys that are ready and the records that are at
-        members; `several_per_key` it may get.
+        members; `several_per_key` it may get. A key with more records than a member's share of the
+        window holds the group up: it goes alone, so that it is back soon.
         """
         if not self.may_take(now_s):
             return []
         share = -(-(self.ready_count + self.out_count) // len(self._at_member))
         room = min(records_max, max(self._several, share - len(self._at_member[member])))
+        hot_above = max(self._several, len(self.records) // len(self._at_member))
         taken: list[HeldRecord] = []
-        while room > len(taken) and (record := self._ready.pop()) is not None:
+        while room > len(taken) and (record := self._ready.pop(hot_above if taken else None)):
+            if len(record.key.records) > hot_above:
+                room = min(room, self._several)
             for follower in record.key.records[: min(self._several, room - len(taken))]:
                 if follower.state != HELD or follower.not_before_s > now_s:
                     break
                 self._hand_out(follower, member, now_s)
                 taken.append(follower)
+        self._ready.restore()
         taken.sort(key=lambda each: each.offset)
         return taken
 
@@ -228,8 +231,7 @@ class Dispatcher:
 
     def _is_to_copy(self, record: HeldRecord) -> bool:
         """Return whether a dead letter is to be written before the broker learns the outcome."""
-        last = self.last_delivery or self.delivery_limit
-        return self._copies and not record.is_copied and record.is_last(last)
+        return self._copies and not record.is_copied and record.is_last(self.last_delivery)
 
     def copied(self, record: HeldRecord, now_s: float) -> None:
         """Note that a dead letter of the record is written: the broker may learn its end."""
@@ -436,8 +438,7 @@ class Dispatcher:
     # States.
     def _confirm(self, record: HeldRecord, now_s: float) -> None:
         """End a record whose outcome is the broker's; a released one waits to come again."""
-        limit = self.delivery_limit
-        if record.outcome == RELEASE and (limit is None or record.count < limit):
+        if record.outcome == RELEASE:
             self._release(record, now_s)
         else:
             self._end(record, now_s)

@@ -24,6 +24,7 @@ class ReadyQueue:
         """records: all of the window, by offset."""
         self._records = records
         self._ready: list[int] = []
+        self._passed: list[int] = []
         self._delayed: list[tuple[float, int]] = []
         self.count = 0
 
@@ -52,15 +53,29 @@ class ReadyQueue:
                 self.unready(record)
                 self.look_at(record.key, now_s)
 
-    def pop(self) -> HeldRecord | None:
-        """Return the lowest one, which is not ready then; None: there is none."""
+    def pop(self, records_max: int | None = None) -> HeldRecord | None:
+        """Return the lowest one, which is not ready then; None: there is none.
+
+        records_max: keys with more records are passed over until `restore`; None: none is.
+        """
         while self._ready:
-            record = self._records.get(heappop(self._ready))
-            if record is not None and record.is_ready:
-                record.is_ready = False
-                self.count -= 1
-                return record
+            offset = heappop(self._ready)
+            record = self._records.get(offset)
+            if record is None or not record.is_ready:
+                continue
+            if records_max is not None and len(record.key.records) > records_max:
+                self._passed.append(offset)
+                continue
+            record.is_ready = False
+            self.count -= 1
+            return record
         return None
+
+    def restore(self) -> None:
+        """Have the keys back that were passed over."""
+        for offset in self._passed:
+            heappush(self._ready, offset)
+        self._passed.clear()
 
     def wake(self, now_s: float) -> None:
         """Look at the keys whose wait is over."""

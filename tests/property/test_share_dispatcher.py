@@ -67,7 +67,7 @@ class ShareHistory(RuleBasedStateMachine):
             several_per_key=several,
             pause_s=longer_pause if options["is_paused"] else no_pause,
             copies_rejected=options["copies"],
-            delivery_limit=limit if options["is_known"] else None,
+            last_delivery=limit if options["is_known"] else None,
         )
         self.pair = self._new_pair()
         self.is_open = self.acks_go_apart = False
@@ -327,7 +327,7 @@ class ShareHistory(RuleBasedStateMachine):
 
     def _judge_copies(self, acks: list[AckBatch]) -> None:
         """A record that does not come again is copied before the broker learns of it."""
-        limit = self.pair.real.delivery_limit
+        limit = self.pair.real.last_delivery
         for batch in acks if self.copies else []:
             for offset in range(batch.first, batch.last + 1):
                 entry, kind = self.broker.log[offset], batch.types[0]

@@ -35,13 +35,13 @@ class DispatcherPair:
         several_per_key: int,
         pause_s: Callable[[int], float],
         copies_rejected: bool,
-        delivery_limit: int | None,
+        last_delivery: int | None,
     ) -> None:
         self.real = Dispatcher(
             several_per_key=several_per_key, pause_s=pause_s, copies_rejected=copies_rejected
         )
         self.twin = NaiveDispatcher(several_per_key, pause_s, copies_rejected)
-        self.real.delivery_limit = self.twin.delivery_limit = delivery_limit
+        self.real.last_delivery = self.twin.last_delivery = last_delivery
 
     def check(self, now_s: float) -> None:
         real, twin = self.real, self.twin

@@ -63,7 +63,7 @@ class NaiveDispatcher:
     pause_s: Callable[[int], float]
     copies: bool
     lock_s: float = 30.0
-    delivery_limit: int | None = None
+    last_delivery: int | None = None
     fates: dict[int, Fate] = field(default_factory=dict)
     members: set[Any] = field(default_factory=set)
     vows: list[Vow] = field(default_factory=list)
@@ -115,7 +115,12 @@ class NaiveDispatcher:
         share = (len(ready) + len(out) + len(self.members) - 1) // len(self.members)
         has = sum(fate.member == member for fate in out)
         room = min(records_max, max(share - has, self.several))
+        hot_above = max(self.several, len(self.fates) // len(self.members))
         for mine in ready:
+            if len(mine) > hot_above and taken:
+                continue
+            if len(mine) > hot_above:
+                room = min(room, self.several)
             for fate in mine[: self.several]:
                 if len(taken) >= room or fate.not_before_s > now_s:
                     break
@@ -187,7 +192,7 @@ class NaiveDispatcher:
 
     def is_last(self, fate: Fate) -> bool:
         """Return whether a decided record is a dead letter."""
-        limit = self.delivery_limit
+        limit = self.last_delivery
         is_over = limit is not None and fate.count >= limit
         return fate.outcome == REJECT or (fate.outcome == RELEASE and is_over)
 
@@ -318,7 +323,7 @@ class NaiveDispatcher:
     # The end of an outcome.
     def confirm(self, fate: Fate, now_s: float) -> None:
         """The broker has taken an outcome."""
-        if fate.outcome == RELEASE and not self.is_last(fate):
+        if fate.outcome == RELEASE:
             self.release(fate, now_s)
         else:
             self.end(fate, 0)

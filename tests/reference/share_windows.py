@@ -32,10 +32,11 @@ class FakePartition:
     error_code: int = 0
     leader: tuple[int, int] | None = (1, 7)
     now_s: float = 100.0
+    delivery_limit: int | None = None
 
     def summary(self) -> WindowSummary:
         """Return the window in numbers."""
-        return summarise(self.dispatcher, self.now_s, self.dispatcher.delivery_limit)
+        return summarise(self.dispatcher, self.now_s, self.delivery_limit)
 
     def hold(self, *points: int, first: int = 0, count: int = 1, at_s: float = 100.0) -> None:
         """Acquire a record of each of these points, from offset `first` on; and settle."""

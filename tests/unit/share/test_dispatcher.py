@@ -61,6 +61,19 @@ def test_several_records_of_a_key_go_to_one_member_at_once() -> None:
     assert (taken, between, part.take("n", records_max=5)) == ([0, 1], [], [2])
 
 
+def test_a_key_that_holds_the_group_up_goes_alone() -> None:
+    """It has more records than a member's share of the window; others go by, in their order."""
+    part = Partition([B, A, A, A, A, NO_KEY])
+
+    assert part.take("m", records_max=10) == [0, 5]
+    assert part.take("n", records_max=10) == [1]
+
+    part = Partition([A, A, A, A, B, NO_KEY], several_per_key=2)
+
+    assert part.take("m", records_max=10) == [0, 1]
+    assert part.take("n", records_max=10) == [4, 5]
+
+
 def test_a_member_gets_its_share() -> None:
     """One of two members gets half of what is ready, and no more than it has asked for."""
     part = Partition([NO_KEY] * 8)

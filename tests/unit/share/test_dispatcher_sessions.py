@@ -160,22 +160,6 @@ def test_a_lost_lock_in_the_middle_of_a_key_holds_it_up() -> None:
 # Records that do not come again.
 
 
-@pytest.mark.parametrize(("count", "freed"), [(4, []), (5, [1])])
-def test_a_last_release_frees_the_key_where_the_limit_is_known(
-    count: int, freed: list[int]
-) -> None:
-    """Five deliveries: the broker archives the record with its confirmation."""
-    part = Partition([A, A])
-    part.dispatcher.delivery_limit = 5
-    part.acquire(0, count=count)
-    part.take()
-    part.say(RELEASE, 0)
-
-    part.confirm()
-
-    assert part.take() == freed
-
-
 def test_a_record_that_two_late_fetches_do_not_bring_is_archived() -> None:
     """Not one, and none that was sent while the release may be under way, or that ended below."""
     part = Partition([A, A, B])
@@ -224,7 +208,7 @@ def test_an_outcome_without_a_lock_ends_with_its_archived_record() -> None:
 def test_a_rejected_record_is_copied_before_the_broker_learns_of_it() -> None:
     """So is the release of a last delivery."""
     part = Partition([A, B], copies_rejected=True)
-    part.dispatcher.delivery_limit = 5
+    part.dispatcher.last_delivery = 5
     part.acquire(1, count=5)
     part.take(records_max=1)
     part.take(records_max=1)
@@ -243,7 +227,7 @@ def test_a_rejected_record_is_copied_before_the_broker_learns_of_it() -> None:
 def test_a_record_that_is_being_copied_keeps_its_bytes_through_a_new_session(kind: int) -> None:
     """The broker has archived it with the session; the copy is the last of it."""
     part = Partition([A, A], copies_rejected=True)
-    part.dispatcher.delivery_limit = 1
+    part.dispatcher.last_delivery = 1
     part.dispatcher.acquire([0], [A], 1, part.now_s, block="bytes")
     part.take()
     part.say(kind, 0)
@@ -262,7 +246,7 @@ def test_a_record_that_is_being_copied_keeps_its_bytes_through_a_new_session(kin
 def test_a_release_that_has_become_the_last_is_copied_first() -> None:
     """The lock had ended unseen, and the record came again with its last count."""
     part = Partition([A], copies_rejected=True)
-    part.dispatcher.delivery_limit = 2
+    part.dispatcher.last_delivery = 2
     part.take()
     part.say(RELEASE, 0)
 

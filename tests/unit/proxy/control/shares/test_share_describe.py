@@ -90,7 +90,7 @@ async def test_an_ordered_group_is_shown_with_its_windows() -> None:
     opened = shared.open(leader=(2, 7), now_s=112.5)
     opened.hold(77, 77, 8, first=40)
     opened.hand_out(1)
-    opened.dispatcher.delivery_limit = 1
+    opened.delivery_limit = 1
     cluster = FakeCluster(DESCRIBED, topic("orders", (0, 40, 3, 0), (1, 0, 9, 0)))
 
     found = await describe(cluster, shared)

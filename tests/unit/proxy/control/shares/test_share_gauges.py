@@ -33,7 +33,7 @@ async def test_partitions_of_a_topic_add_up() -> None:
     first.hold(1, 1, 2)
     first.hand_out(1)
     second.hold(*[7] * 5, count=2)
-    second.dispatcher.delivery_limit = 2
+    second.delivery_limit = 2
     second.dispatcher.is_settled = False
     shared.open(partition=2, error_code=2)
 
