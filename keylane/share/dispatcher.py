@@ -18,6 +18,7 @@ Time is an argument, in seconds of a monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -26,7 +27,7 @@ from keylane.share.acks import check_batches, sort_acks
 from keylane.share.held import AckTicket, HeldRecord, KeyQueue, KeyQueues, records_in
 from keylane.share.invariants import check_window
 from keylane.share.outgoing import Outgoing, renewals_of
-from keylane.share.ready import ReadyQueue, no_pause
+from keylane.share.ready import CHAIN_PARTS, ReadyQueue, no_pause
 from keylane.share.states import DONE, GONE, HELD, OUT
 from keylane.wire.share import REJECT, RELEASE, AckBatch
 
@@ -57,6 +58,8 @@ class Dispatcher:
         self.last_delivery: int | None = None
         """Delivery after which a record that is released gets a dead letter; None: not known."""
         self.records: dict[int, HeldRecord] = {}
+        self._offsets: list[int] = []
+        """A heap of their offsets, with some of those that have left."""
         self._keys = KeyQueues()
         self._ready = ReadyQueue(self.records)
         self._at_member: dict[Any, dict[int, HeldRecord]] = {}
@@ -107,25 +110,16 @@ class Dispatcher:
         """Hand out records to a member that takes part; ascending, `records_max` at most.
 
         No member has more than its share of the keys that are ready and the records that are at
-        members; `several_per_key` it may get. A key with more records than a member's share of the
-        window holds the group up: it goes alone, so that it is back soon.
+        members; `several_per_key` it may get. See `ReadyQueue.choose`.
         """
         if not self.may_take(now_s):
             return []
         share = -(-(self.ready_count + self.out_count) // len(self._at_member))
         room = min(records_max, max(self._several, share - len(self._at_member[member])))
-        hot_above = max(self._several, len(self.records) // len(self._at_member))
-        taken: list[HeldRecord] = []
-        while room > len(taken) and (record := self._ready.pop(hot_above if taken else None)):
-            if len(record.key.records) > hot_above:
-                room = min(room, self._several)
-            for follower in record.key.records[: min(self._several, room - len(taken))]:
-                if follower.state != HELD or follower.not_before_s > now_s:
-                    break
-                self._hand_out(follower, member, now_s)
-                taken.append(follower)
-        self._ready.restore()
-        taken.sort(key=lambda each: each.offset)
+        turns = CHAIN_PARTS * len(self.records) // len(self._at_member)
+        taken = self._ready.choose(room, self._several, turns, now_s)
+        for record in taken:
+            self._hand_out(record, member, now_s)
         return taken
 
     def _hand_out(self, record: HeldRecord, member: Any, now_s: float) -> None:
@@ -174,7 +168,7 @@ class Dispatcher:
         if error_code:
             return error_code
         decided, renewed, error_code = sort_acks(
-            batches, self._at_member.get(member, {}), self._bounds
+            batches, self._at_member.get(member, {}), self.bounds
         )
         if error_code:
             return error_code
@@ -187,9 +181,11 @@ class Dispatcher:
             self._decide(record, outcome, ticket, now_s)
         return None
 
-    def _bounds(self) -> tuple[int, int]:
+    def bounds(self) -> tuple[int, int]:
         """Return the lowest offset that is not finished, and the highest that was acquired."""
-        return min(self.records, default=self.end_offset + 1), self.end_offset
+        while self._offsets and self._offsets[0] not in self.records:
+            heappop(self._offsets)
+        return self._offsets[0] if self._offsets else self.end_offset + 1, self.end_offset
 
     def expire(self, now_s: float) -> int:
         """Release records whose members' time is over; return their number."""
@@ -267,6 +263,7 @@ class Dispatcher:
             if record is None:
                 key = self._keys.of(point)
                 record = self.records[offset] = HeldRecord(offset, key, count, now_s)
+                heappush(self._offsets, offset)
                 record.block, record.row = block, row
                 record.not_before_s = self.quiet_until_s if count > 1 else 0.0
                 former = key.records[0] if key.records else None

@@ -5,8 +5,11 @@ Source: KIP-1206: in the mode `batch_optimized` the number of records is a wish;
 Theory. Most members acknowledge with the poll that asks for more, and stand still until a broker
 has written that. A member with records for several polls acknowledges one poll while it works on
 the next, so that it stands still once for all of them. Its keys wait for as long, so it gets no
-more than it works off in a quarter of a second, or one poll. A member that asks while it has
-records fetches ahead by itself: its requests say nothing of its work.
+more than it works off in half a second, or one poll. A member that asks while it has records
+fetches ahead by itself: its requests say nothing of its work.
+
+At the end of the log no record may wait at a member while another one has nothing to do. There each
+gets its part of what is left, and one poll at most.
 """
 
 from __future__ import annotations
@@ -14,10 +17,15 @@ from __future__ import annotations
 from math import ceil
 from typing import Final
 
-AHEAD_S: Final = 0.25
+AHEAD_S: Final = 0.5
 """Seconds of work that a member gets at a time, where a poll of it has less."""
-POLLS_MAX: Final = 4
+POLLS_MAX: Final = 8
 """Polls that a member gets at a time."""
+
+
+def part_of_rest(ready: int, out: int, members: int) -> int:
+    """Return a member's part of the work that is left; of what is at members half is done."""
+    return -(-(2 * ready + out) // (2 * members))
 
 
 class Pace:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
+from typing import Final
 
 from keylane.share.held import HeldRecord, KeyQueue
 from keylane.share.states import HELD
+
+CHAIN_PARTS: Final = 2
+"""Times a member's part of the window, in records, for all turns of a key."""
+PASSED_MAX: Final = 16
+"""Keys that are passed over for one member; they are lower than those that come after them."""
 
 
 def no_pause(_count: int) -> float:
@@ -24,7 +30,6 @@ class ReadyQueue:
         """records: all of the window, by offset."""
         self._records = records
         self._ready: list[int] = []
-        self._passed: list[int] = []
         self._delayed: list[tuple[float, int]] = []
         self.count = 0
 
@@ -53,29 +58,42 @@ class ReadyQueue:
                 self.unready(record)
                 self.look_at(record.key, now_s)
 
-    def pop(self, records_max: int | None = None) -> HeldRecord | None:
-        """Return the lowest one, which is not ready then; None: there is none.
+    def choose(self, room: int, several: int, turns: int, now_s: float) -> list[HeldRecord]:
+        """Return records for one member, ascending, `room` at most; they are not ready then.
 
-        records_max: keys with more records are passed over until `restore`; None: none is.
+        A key waits until its member has worked off what it got together with it. So of a key of
+        which many records wait no more than `turns` go with them all, one after the other: else
+        the window is full before they have had their turns. A key of still more goes alone.
+        several: records of one key.
         """
-        while self._ready:
-            offset = heappop(self._ready)
-            record = self._records.get(offset)
-            if record is None or not record.is_ready:
+        taken: list[HeldRecord] = []
+        passed: list[HeldRecord] = []
+        while room > len(taken) and (record := self._pop()) is not None:
+            waiting = len(record.key.records)
+            if taken and waiting * (len(taken) + 1) > turns:
+                passed.append(record)
+                if len(passed) == PASSED_MAX:
+                    break
                 continue
-            if records_max is not None and len(record.key.records) > records_max:
-                self._passed.append(offset)
-                continue
-            record.is_ready = False
-            self.count -= 1
-            return record
-        return None
+            room = min(room, max(several, turns // waiting))
+            for follower in record.key.records[: min(several, room - len(taken))]:
+                if follower.state != HELD or follower.not_before_s > now_s:
+                    break
+                taken.append(follower)
+        for record in passed:
+            self.look_at(record.key, now_s)
+        taken.sort(key=lambda each: each.offset)
+        return taken
 
-    def restore(self) -> None:
-        """Have the keys back that were passed over."""
-        for offset in self._passed:
-            heappush(self._ready, offset)
-        self._passed.clear()
+    def _pop(self) -> HeldRecord | None:
+        """Return the lowest one, which is not ready then; None: there is none."""
+        while self._ready:
+            record = self._records.get(heappop(self._ready))
+            if record is not None and record.is_ready:
+                record.is_ready = False
+                self.count -= 1
+                return record
+        return None
 
     def wake(self, now_s: float) -> None:
         """Look at the keys whose wait is over."""

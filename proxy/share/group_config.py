@@ -19,6 +19,9 @@ from keylane.proxy.cluster.cluster import Cluster
 GROUP_RESOURCE: Final = i8(32)
 DELIVERY_LIMIT: Final = "share.delivery.count.limit"
 RENEWALS: Final = "share.renew.acknowledge.enable"
+LOCKS: Final = "share.partition.max.record.locks"
+LOCKS_MAX: Final = 2000
+"""Kafka's default of `LOCKS`."""
 NO_RENEWALS: Final = (
     "order by key renews the locks of records, and share.renew.acknowledge.enable of the group "
     "{group} is false: set it to true (kafka-configs --entity-type groups)"
@@ -31,6 +34,8 @@ class GroupConfig(NamedTuple):
     delivery_limit: int
     """Deliveries of a record at most."""
     has_renewals: bool
+    locks_max: int
+    """Offsets of a partition, from the first that is not finished on, that brokers lock."""
 
 
 async def ask_group_config(cluster: Cluster, group: str) -> GroupConfig:
@@ -41,7 +46,7 @@ async def ask_group_config(cluster: Cluster, group: str) -> GroupConfig:
     resource = DescribeConfigsResource(
         resource_type=GROUP_RESOURCE,
         resource_name=group,
-        configuration_keys=(DELIVERY_LIMIT, RENEWALS),
+        configuration_keys=(DELIVERY_LIMIT, RENEWALS, LOCKS),
     )
     answer = await cluster.request(DescribeConfigsRequest(resources=(resource,)))
     found: dict[str, str] = {}
@@ -52,4 +57,9 @@ async def ask_group_config(cluster: Cluster, group: str) -> GroupConfig:
     limit = found.get(DELIVERY_LIMIT, "")
     if not limit.isdigit():
         raise UpstreamLost(f"configs of group {group}: {DELIVERY_LIMIT} is not in the answer")
-    return GroupConfig(int(limit), found.get(RENEWALS, "true") != "false")
+    locks = found.get(LOCKS, "")
+    return GroupConfig(
+        delivery_limit=int(limit),
+        has_renewals=found.get(RENEWALS, "true") != "false",
+        locks_max=int(locks) if locks.isdigit() else LOCKS_MAX,
+    )

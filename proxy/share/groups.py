@@ -22,6 +22,7 @@ from keylane.proxy.share.kit import ShareKit
 from keylane.proxy.share.partition import OrderedPartition
 from keylane.proxy.share.tallies import ShareTallies
 from keylane.share.held import HeldRecord
+from keylane.share.pace import part_of_rest
 from keylane.share.sessions import Place, ShareSession, ShareSessions
 from keylane.tasks import spawn
 
@@ -279,7 +280,7 @@ class Collector:
         bytes_max: int,
         clock: Callable[[], float],
     ) -> None:
-        """poll_max: records of one poll; it gets more, up to `records_max`, of what is plenty."""
+        """poll_max: records of one poll; it gets more, up to `records_max`, while there are more."""
         self._session, self._partitions, self._clock = session, partitions, clock
         self._poll_max, self._records_max, self._bytes_max = poll_max, records_max, bytes_max
         self._found: asyncio.Future[list[HandedOut]] = asyncio.get_running_loop().create_future()
@@ -297,9 +298,12 @@ class Collector:
             if not partition.may_hand_out:
                 continue
             dispatcher = partition.dispatcher
-            # Near the end of the log each member gets a poll, rather than few of them several.
-            plenty = max(self._poll_max, dispatcher.ready_count // dispatcher.member_count)
-            records = dispatcher.take(self._session, min(room, plenty), now_s)
+            bound = room
+            ready, members = dispatcher.ready_count, dispatcher.member_count
+            if partition.is_at_end and ready < members * self._poll_max:
+                bound = part_of_rest(ready, dispatcher.out_count, members)
+                bound = min(room, max(bound, 1), self._poll_max)
+            records = dispatcher.take(self._session, bound, now_s)
             fitting, size_bytes = _fitting(records, room_bytes, is_first=not taken)
             dispatcher.put_back(self._session, records[fitting:], now_s)
             if fitting:

@@ -17,6 +17,7 @@ from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.lanes.split_io import ReaderKit
 from keylane.proxy.share.broker_session import BrokerSession, SharedPlace
 from keylane.proxy.share.confirmations import LOCK_LOST, MOVED, Confirmations
+from keylane.proxy.share.group_config import LOCKS_MAX
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.indexing import Indexed, index_all
 from keylane.share.dispatcher import Dispatcher
@@ -58,7 +59,9 @@ class Intake:
         self.fetch_s = 0.0
         """Time from which the broker is asked for records."""
         self.is_at_end = False
-        """The last fetch brought nothing."""
+        """The broker has no more records."""
+        self.locks_max = LOCKS_MAX
+        """The broker's bound of offsets, from the first that is not finished on."""
         self.acks_go_apart = False
         """Outcomes of the last fetch were refused: the next ones are sent without a fetch."""
         self.holes_elsewhere = 0
@@ -104,6 +107,12 @@ class Intake:
             raise UpstreamLost(f"share fetch: {self._place}: throttled by a quota")
         return self._take_in(answer, indexed, sent_s)
 
+    @property
+    def room(self) -> int:
+        """Return the offsets that the broker locks beyond those that it has locked."""
+        lowest, end = self._dispatcher.bounds()
+        return self.locks_max - (end - lowest + 1)
+
     def _has_nothing_yet(self, answer: ShareAnswer) -> bool:
         """Return whether the broker has no state of the partition yet.
 
@@ -130,9 +139,9 @@ class Intake:
                 "record is archived, its deliveries are used up %s offset=%d deliveries=%d",
                 self._place, record.offset, record.count,
             )  # fmt: skip
-        self.is_at_end = highest is None
+        self.is_at_end = highest is None and self.room > 0
         self.fetch_s = 0.0
-        if self.is_at_end:
+        if highest is None:
             self.fetch_s = now_s + (GONE_POLL_S if dispatcher.gone else POLL_S)
         return holes if was_settled else []
 

@@ -150,6 +150,11 @@ class OrderedPartition:
         return member in self._demand
 
     @property
+    def is_at_end(self) -> bool:
+        """Return whether the broker has no record that is not held here."""
+        return self._intake.is_at_end
+
+    @property
     def has_members(self) -> bool:
         """Return whether any member takes part, or holds records yet."""
         return self.dispatcher.member_count > 0
@@ -354,7 +359,7 @@ class OrderedPartition:
         if not self._demand:
             return len(dispatcher.gone)
         demand = min(sum(self._demand.values()), bound)
-        room = bound - len(dispatcher.records)
+        room = min(bound - len(dispatcher.records), self._intake.room)
         if dispatcher.ready_count >= demand or not self._kit.held_bytes.has_room(self.place.group):
             room = 0 if dispatcher.records else 1
         more = DEMAND_TIMES * demand - dispatcher.ready_count
@@ -416,7 +421,7 @@ class OrderedPartition:
             return
         if not config.has_renewals:
             raise ShareRefused(NO_RENEWALS.format(group=self.place.group))
-        self._delivery_limit = config.delivery_limit
+        self._delivery_limit, self._intake.locks_max = config.delivery_limit, config.locks_max
         self.dispatcher.last_delivery = max(1, config.delivery_limit - 1)
 
     async def _settle(self, session: BrokerSession, offer: HandOver | None = None) -> None:

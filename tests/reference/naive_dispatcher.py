@@ -9,6 +9,7 @@ from typing import Any, Literal
 from kio.schema.errors import ErrorCode
 
 from keylane.share.held import ARCHIVED_AFTER_S, NO_KEY, STRIKES_MAX
+from keylane.share.ready import PASSED_MAX
 from keylane.wire.share import GAP, REJECT, RELEASE, RENEW, AckBatch
 
 Place = Literal["held", "out", "copying", "unsent", "sent", "gone"]
@@ -115,12 +116,15 @@ class NaiveDispatcher:
         share = (len(ready) + len(out) + len(self.members) - 1) // len(self.members)
         has = sum(fate.member == member for fate in out)
         room = min(records_max, max(share - has, self.several))
-        hot_above = max(self.several, len(self.fates) // len(self.members))
+        turns, passed = 2 * len(self.fates) // len(self.members), 0
         for mine in ready:
-            if len(mine) > hot_above and taken:
+            if len(taken) < room and taken and len(mine) * (len(taken) + 1) > turns:
+                passed += 1
+            if passed == PASSED_MAX:
+                break
+            if taken and len(mine) * (len(taken) + 1) > turns:
                 continue
-            if len(mine) > hot_above:
-                room = min(room, self.several)
+            room = min(room, max(self.several, turns // len(mine)))
             for fate in mine[: self.several]:
                 if len(taken) >= room or fate.not_before_s > now_s:
                     break

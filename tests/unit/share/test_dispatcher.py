@@ -61,17 +61,31 @@ def test_several_records_of_a_key_go_to_one_member_at_once() -> None:
     assert (taken, between, part.take("n", records_max=5)) == ([0, 1], [], [2])
 
 
-def test_a_key_that_holds_the_group_up_goes_alone() -> None:
-    """It has more records than a member's share of the window; others go by, in their order."""
-    part = Partition([B, A, A, A, A, NO_KEY])
+def test_a_key_with_many_records_waits_for_few_others() -> None:
+    """Of eight records two members have twice four: all turns of a key of eight may take that."""
+    others = [NO_KEY] * 4
+    part = Partition([*others, A, A, A, A])
+    assert part.take("m", records_max=10) == [0, 1, 2]
+    assert part.take("n", records_max=10) == [3, 4]
 
-    assert part.take("m", records_max=10) == [0, 5]
+    part = Partition([A, A, A, A, *others])
+    assert part.take("m", records_max=10) == [0, 4]
+    assert part.take("n", records_max=10) == [5, 6, 7]
+
+
+def test_a_key_with_most_records_goes_alone() -> None:
+    """It holds the group up, and is back soon; others go by, in their order."""
+    part = Partition([B, *[A] * 20, NO_KEY])
+    for member in "opqrstuv":
+        part.dispatcher.join(member)
+    assert part.take("m", records_max=10) == [0]
     assert part.take("n", records_max=10) == [1]
 
-    part = Partition([A, A, A, A, B, NO_KEY], several_per_key=2)
-
+    part = Partition([*[A] * 20, B, NO_KEY], several_per_key=2)
+    for member in "opqrstuv":
+        part.dispatcher.join(member)
     assert part.take("m", records_max=10) == [0, 1]
-    assert part.take("n", records_max=10) == [4, 5]
+    assert part.take("n", records_max=10) == [20, 21]
 
 
 def test_a_member_gets_its_share() -> None:

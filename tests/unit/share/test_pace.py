@@ -1,4 +1,4 @@
-"""Records that a member gets ahead of its polls: what it works off in a quarter of a second."""
+"""Records that a member gets ahead of its polls: what it works off in half a second."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def cycles(pace: Pace, poll: int, record_s: float, times: int) -> list[int]:
 
 def test_a_member_that_works_fast_gets_several_polls() -> None:
     """It begins with one, and gets twice as many each time, up to the bound."""
-    assert cycles(Pace(), 10, 0.001, 5) == [10, 20, 40, 40, 40]
+    assert cycles(Pace(), 10, 0.001, 5) == [10, 20, 40, 80, 80]
 
 
-def test_a_poll_of_a_tenth_of_a_second_is_given_three_times() -> None:
-    """Three polls are more than a quarter of a second of work."""
-    assert cycles(Pace(), 10, 0.01, 5) == [10, 20, 30, 30, 30]
+def test_a_poll_of_a_tenth_of_a_second_is_given_five_times() -> None:
+    """Five polls are half a second of work."""
+    assert cycles(Pace(), 10, 0.01, 5) == [10, 20, 40, 50, 50]
 
 
 def test_a_member_that_works_slowly_gets_one_poll() -> None:
@@ -67,7 +67,7 @@ def test_waiting_for_records_says_nothing_of_the_pace() -> None:
     )
 )
 def test_the_work_given_ahead_is_bounded(steps: list[tuple[int, float, bool]]) -> None:
-    """By the last pace, no more than one poll goes beyond a quarter of a second."""
+    """By the last pace, no more than one poll goes beyond half a second."""
     pace, now_s, known = Pace(), 0.0, None
     for poll, seconds, gives in steps:
         if known is not None:
