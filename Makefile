@@ -76,7 +76,7 @@ simulation: warm ## whole nodes with faults in virtual time, 130 schedules
 
 integration: warm ## the tests with a real Kafka (started by themselves)
 	$(PYTEST) tests/integration $(FORMS) -n $(BROKER_WORKERS) --dist loadfile --no-loadscope-reorder --quiet \
-		--durations=10
+		--durations=40
 
 spark: warm ## the tests with a real Spark (and a Kafka of their own)
 	$(PYTEST) tests/spark --quiet --durations=10

@@ -25,6 +25,7 @@ from typing import Final, NamedTuple
 
 from keylane.errors import KeylaneError, ScansInvalid
 from keylane.proxy.share.broker_session import BrokerSession, SharedPlace
+from keylane.proxy.share.tallies import FOLLOWED, OFFERED, TAKEN
 from keylane.share.handover import (
     THANKS,
     HandOver,
@@ -90,6 +91,8 @@ class HandOvers:
         self.number = number
         self._publish, self._clock = publish, clock
         self.has_others = has_others
+        self.count: Callable[[str], None] = lambda _step: None
+        """Called with each step of a hand-over."""
         self.on_offer: Callable[[SharedPlace], None] = lambda _place: None
         """Called with a partition that another node has offered."""
         self._offers: OrderedDict[Key, _Offer] = OrderedDict()
@@ -124,6 +127,7 @@ class HandOvers:
         timer = loop.call_later(SILENT_S, self._end_silent, key)
         self._silent[key] = _Silent(session, hand_over, timer)
         self._all_closed.clear()
+        self.count(OFFERED)
         log.info(
             "share session is offered to the next node %s records=%d",
             session.place, sum(last - first + 1 for first, last, *_ in hand_over.ranges),
@@ -150,6 +154,8 @@ class HandOvers:
         place = SharedPlace(at.group, at.topic, at.topic_id, at.partition)
         key = key_of(place)
         if kind == THANKS:
+            if key in self._silent:
+                self.count(FOLLOWED)
             self._end_silent(key)
             return
         self._forget(key)
@@ -214,6 +220,7 @@ class HandOvers:
     def thank(self, place: SharedPlace) -> None:
         """Publish that the locks are this node's: the former owner closes its session."""
         self._end_silent(key_of(place))
+        self.count(TAKEN)
         spawn(self._thank(place), f"thanks {place}")
 
     async def _thank(self, place: SharedPlace) -> None:

@@ -1,4 +1,6 @@
-"""Records that members of ordered share groups have got, counted since the start of the node.
+"""Records that members of ordered share groups have got, and hand-overs between nodes.
+
+They are counted since the start of the node.
 
 Source: docs/decisions/018. A window counts its records too, until it is closed.
 """
@@ -19,17 +21,28 @@ GROUP_CHARS_MAX: Final = 249
 OTHERS: Final = "(others)"
 """A label that is no name of a topic."""
 
+OFFERED: Final = "offered"
+FOLLOWED: Final = "followed"
+TAKEN: Final = "taken"
+"""Steps of a hand-over between nodes: this node has offered a partition, another one has followed, or
+this one has taken a partition of another."""
+
 Pair = tuple[str, str]
 """Group and topic."""
 
 
 class ShareTallies:
-    """Counters by group and topic. Invariant: both have the same pairs, `PAIRS_MAX` and one."""
+    """Counters. Invariant: both by group and topic have the same pairs, `PAIRS_MAX` and one."""
 
     def __init__(self) -> None:
         self.handed_out: Counter[Pair] = Counter()
         self.redelivered: Counter[Pair] = Counter()
         """Of those, records that had been delivered before."""
+        self.hand_overs: Counter[str] = Counter({OFFERED: 0, FOLLOWED: 0, TAKEN: 0})
+
+    def note_hand_over(self, step: str) -> None:
+        """Count a step of a hand-over."""
+        self.hand_overs[step] += 1
 
     def note(self, place: SharedPlace, acquired: Iterable[Acquired]) -> None:
         """Count what an answer hands out of a partition."""

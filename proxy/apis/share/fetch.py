@@ -6,7 +6,7 @@ and topics without a rule are asked for in a second session of the same member, 
 A member gets records of ordered topics after its own principal was seen to have READ on group and
 topic. It gets one record of a key at a time, at most its share of what is ready, and with the mode
 `record_limit` never more than it asks for (KIP-1206). In the other mode a member that works fast
-gets records of up to four polls, in batches of one poll. Batches have only the records that it
+gets records of up to eight polls, in batches of one poll. Batches have only the records that it
 gets.
 A partition that this broker does not lead is answered NOT_LEADER_OR_FOLLOWER, with the leader.
 Not done: records at members do not go over to the next node with their locks: they come again, one

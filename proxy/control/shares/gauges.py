@@ -43,6 +43,11 @@ HELP: Final[Mapping[str, str]] = {
 LEFT_OUT: Final = "Pairs of group and topic without series: those that are least behind."
 HANDED_OUT: Final = "Records that members have got, as often as they got them."
 REDELIVERED: Final = "Of handed_out, records that had been delivered before."
+HAND_OVERS: Final = (
+    "Partitions that went on at another node with the locks of their records: `offered` by this node "
+    "and `followed` there, or `taken` from another. What is offered and not followed comes again, one "
+    "delivery later."
+)
 HELD_BYTES: Final = "Bytes of records that keylane holds."
 HELD_BYTES_MAX: Final = "Bound of held_bytes, of all share groups together."
 GROUP_BYTES: Final = "Bytes of records that keylane holds, by group."
@@ -130,6 +135,9 @@ class ShareGauges:
         ):
             for pair in sorted(counts):
                 yield Sample(name, COUNTER, text, _labels(pair), counts[pair])
+        for step, count in tallies.hand_overs.items():
+            labels = (("step", step),)
+            yield Sample("keylane_share_hand_overs_total", COUNTER, HAND_OVERS, labels, count)
         yield from self._bytes()
 
     def _members(self) -> dict[Pair, int]:

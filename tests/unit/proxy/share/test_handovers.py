@@ -63,6 +63,9 @@ def test_an_offer_arrives_and_thanks_close_the_session() -> None:
 
     async def main() -> None:
         before, after = two_nodes()
+        steps: list[tuple[str, str]] = []
+        before.count = lambda step: steps.append(("before", step))
+        after.count = lambda step: steps.append(("after", step))
         session: Any = Session()
         waiting = asyncio.create_task(after.wait_for(PLACE, WAIT_S))  # noqa: TID251
         await asyncio.sleep(0.1)
@@ -75,6 +78,7 @@ def test_an_offer_arrives_and_thanks_close_the_session() -> None:
 
         assert offer == offer_of(before)
         assert (during, len(session.closed_s)) == ([], 1)
+        assert steps == [("before", "offered"), ("after", "taken"), ("before", "followed")]
         assert now_s() < 1.0
 
     run_virtual(main)

@@ -92,12 +92,14 @@ async def test_counters_do_not_go_back_when_a_window_is_closed() -> None:
     shared = SharedGroups()
     place = shared.open().place
     shared.ordered.tallies.note(place, [Acquired(0, 4, 1), Acquired(7, 8, 3)])
+    shared.ordered.tallies.note_hand_over("taken")
     shared.ordered._partitions.clear()
 
     found = await ask(shared)
 
     assert found["handed_out_total", "g", "orders"] == 7
     assert found["redelivered_total", "g", "orders"] == 2
+    assert [found["hand_overs_total", step] for step in ("offered", "taken")] == [0, 1]
     assert ("partitions", "g", "orders") not in found
 
 
