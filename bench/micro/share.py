@@ -3,9 +3,9 @@
     python -m bench.micro.share [--records 10000]
 
 The broker is an object of this process that speaks the protocol, and connections are left out: of
-keylane's own work all is there, its side of the broker too. CPU time; what the members and the broker
-take is taken off, by the median of what a call of theirs takes: to ask for CPU time at each would
-take longer than keylane does.
+keylane's own work all is there, its side of the broker too. CPU time; what the members and the
+broker take is taken off, by the median of what a call of theirs takes: to ask for CPU time at each
+would take longer than keylane does.
 Memory is what keylane holds per record of 100 B, beside the record's own bytes and with them.
 """
 

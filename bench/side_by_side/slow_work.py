@@ -3,8 +3,8 @@
 The ideal is what workers and keys allow: K workers that never wait, and one record of a key at a
 time. Keys are even, or by Zipf's law with the exponent 1, where the first has an eighth of all.
 
-Everybody has read a first burst before, which is long enough that Kafka's and the members' compilers
-have done most of their work; then a member more joins keylane's group and leaves, so
+Everybody has read a first burst before, which is long enough that Kafka's and the members'
+compilers have done most of their work; then a member more joins keylane's group and leaves, so
 that its lanes are dealt out again by the load that was measured: the second generation and later.
 
 The clock of a burst runs from the start of the first work to the end of the last, so a worker

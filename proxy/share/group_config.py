@@ -20,8 +20,6 @@ GROUP_RESOURCE: Final = i8(32)
 DELIVERY_LIMIT: Final = "share.delivery.count.limit"
 RENEWALS: Final = "share.renew.acknowledge.enable"
 LOCKS: Final = "share.partition.max.record.locks"
-LOCKS_MAX: Final = 2000
-"""Kafka's default of `LOCKS`."""
 NO_RENEWALS: Final = (
     "order by key renews the locks of records, and share.renew.acknowledge.enable of the group "
     "{group} is false: set it to true (kafka-configs --entity-type groups)"
@@ -34,7 +32,7 @@ class GroupConfig(NamedTuple):
     delivery_limit: int
     """Deliveries of a record at most."""
     has_renewals: bool
-    locks_max: int
+    locks_max: int | None
     """Offsets of a partition, from the first that is not finished on, that brokers lock."""
 
 
@@ -61,5 +59,5 @@ async def ask_group_config(cluster: Cluster, group: str) -> GroupConfig:
     return GroupConfig(
         delivery_limit=int(limit),
         has_renewals=found.get(RENEWALS, "true") != "false",
-        locks_max=int(locks) if locks.isdigit() else LOCKS_MAX,
+        locks_max=int(locks) if locks.isdigit() else None,
     )

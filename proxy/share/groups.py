@@ -282,7 +282,7 @@ class Collector:
         bytes_max: int,
         clock: Callable[[], float],
     ) -> None:
-        """poll_max: records of one poll; it gets more, up to `records_max`, while there are more."""
+        """poll_max: records of one poll; it gets up to `records_max` while there are more."""
         self._session, self._partitions, self._clock = session, partitions, clock
         self._poll_max, self._records_max, self._bytes_max = poll_max, records_max, bytes_max
         self._found: asyncio.Future[list[HandedOut]] = asyncio.get_running_loop().create_future()
@@ -300,11 +300,11 @@ class Collector:
             if not partition.may_hand_out:
                 continue
             dispatcher = partition.dispatcher
-            bound = room
-            ready, members = dispatcher.ready_count, dispatcher.member_count
+            bound, ready, members = room, dispatcher.ready_count, dispatcher.member_count
             if partition.is_at_end and ready < members * self._poll_max:
-                bound = part_of_rest(ready, dispatcher.out_count, members)
-                bound = min(room, max(bound, 1), self._poll_max)
+                part = part_of_rest(ready, dispatcher.out_count, members)
+                several = partition.rule.several_per_key
+                bound = min(room, max(several, min(part, self._poll_max)))
             records = dispatcher.take(self._session, bound, now_s)
             fitting, size_bytes = _fitting(records, room_bytes, is_first=not taken)
             dispatcher.put_back(self._session, records[fitting:], now_s)

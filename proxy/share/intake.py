@@ -6,6 +6,7 @@ Source: KIP-932; docs/decisions/048.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,7 +18,6 @@ from keylane.proxy.lanes.read_memory import ReadRoom
 from keylane.proxy.lanes.split_io import ReaderKit
 from keylane.proxy.share.broker_session import BrokerSession, SharedPlace
 from keylane.proxy.share.confirmations import LOCK_LOST, MOVED, Confirmations
-from keylane.proxy.share.group_config import LOCKS_MAX
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.indexing import Indexed, index_all
 from keylane.share.dispatcher import Dispatcher
@@ -60,8 +60,8 @@ class Intake:
         """Time from which the broker is asked for records."""
         self.is_at_end = False
         """The broker has no more records."""
-        self.locks_max = LOCKS_MAX
-        """The broker's bound of offsets, from the first that is not finished on."""
+        self.locks_max: int | None = None
+        """The broker's bound of offsets, from the first that is not finished; None: not known."""
         self.acks_go_apart = False
         """Outcomes of the last fetch were refused: the next ones are sent without a fetch."""
         self.holes_elsewhere = 0
@@ -110,6 +110,8 @@ class Intake:
     @property
     def room(self) -> int:
         """Return the offsets that the broker locks beyond those that it has locked."""
+        if self.locks_max is None:
+            return sys.maxsize
         lowest, end = self._dispatcher.bounds()
         return self.locks_max - (end - lowest + 1)
 

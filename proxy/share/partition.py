@@ -74,7 +74,7 @@ class OrderedPartition:
         self._demand: dict[Any, int] = {}
         self._waiting: dict[Waiter, None] = {}
         self._work = Alarm()
-        self._tick_s = self._limit_s = 0.0
+        self._tick_s = 0.0
         self._breaks = kit.lease.breaks()
         self._strangers_s = 0.0
         """Time until which members beside keylane are known to hold records."""
@@ -99,6 +99,7 @@ class OrderedPartition:
             copies_rejected=rule.dead_letter is not None,
         )
         self._confirmations = Confirmations(dispatcher, clock)
+        self._limit_s = 0.0
         self._intake = Intake(
             self.place, dispatcher, self._confirmations, kit.reader_kit, kit.held_bytes, clock
         )

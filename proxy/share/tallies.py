@@ -24,8 +24,8 @@ OTHERS: Final = "(others)"
 OFFERED: Final = "offered"
 FOLLOWED: Final = "followed"
 TAKEN: Final = "taken"
-"""Steps of a hand-over between nodes: this node has offered a partition, another one has followed, or
-this one has taken a partition of another."""
+"""Steps of a hand-over between nodes: this node has offered a partition, another one has followed,
+or this one has taken a partition of another."""
 
 Pair = tuple[str, str]
 """Group and topic."""

@@ -44,9 +44,9 @@ LEFT_OUT: Final = "Pairs of group and topic without series: those that are least
 HANDED_OUT: Final = "Records that members have got, as often as they got them."
 REDELIVERED: Final = "Of handed_out, records that had been delivered before."
 HAND_OVERS: Final = (
-    "Partitions that went on at another node with the locks of their records: `offered` by this node "
-    "and `followed` there, or `taken` from another. What is offered and not followed comes again, one "
-    "delivery later."
+    "Partitions that went on at another node with the locks of their records: `offered` by this "
+    "node and `followed` there, or `taken` from another. What is offered and not followed comes "
+    "again, one delivery later."
 )
 HELD_BYTES: Final = "Bytes of records that keylane holds."
 HELD_BYTES_MAX: Final = "Bound of held_bytes, of all share groups together."
