@@ -56,8 +56,6 @@ class OrderedGroups:
         self._kit, self._rules, self._linger_s = kit, rules, linger_s
         self.sessions = ShareSessions(SESSIONS_MAX)
         self.tallies = ShareTallies()
-        if kit.hand_overs is not None:
-            kit.hand_overs.count = self.tallies.note_hand_over
         self._partitions: dict[tuple[str, Place], OrderedPartition] = {}
         """By group, topic id and partition."""
         self._lingering: dict[tuple[str, Place], asyncio.TimerHandle] = {}

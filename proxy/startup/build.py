@@ -281,6 +281,7 @@ def build_ordered(
     ordered = OrderedGroups(kit, base.config.share_groups)
     if hand_overs is not None:
         hand_overs.on_offer = ordered.take_offer
+        hand_overs.count = ordered.tallies.note_hand_over
     return ordered
 
 

@@ -55,7 +55,7 @@ class SharedGroups:
 
     def __init__(self, *rules: ShareRule) -> None:
         held_bytes = HeldBytes(SliceCache(bytes_max=CACHE_BYTES))
-        kit = cast("ShareKit", SimpleNamespace(held_bytes=held_bytes, hand_overs=None))
+        kit = cast("ShareKit", SimpleNamespace(held_bytes=held_bytes))
         self.ordered = OrderedGroups(kit, rules or (ShareRule(group="g*", look_ahead=100),))
 
     def open(
