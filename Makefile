@@ -71,7 +71,7 @@ helm: $(READY)
 long: ## `make test` with all forms of its tests, and a thousand schedules: an hour and more
 	@$(MAKE) --no-print-directory test FORMS=--long
 
-simulation: warm ## whole nodes with faults in virtual time, 130 schedules
+simulation: warm ## whole nodes with faults in virtual time, 90 schedules
 	$(PYTEST) tests/simulation $(FORMS) -n $(WORKERS) --quiet --durations=3
 
 integration: warm ## the tests with a real Kafka (started by themselves)

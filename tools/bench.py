@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -39,11 +40,14 @@ def run_one(name: str) -> bool:
     """Run one benchmark with this process' output; return whether it succeeded."""
     print(f"\n{name}", flush=True)
     command = [sys.executable, "-m", f"bench.micro.{name}"]
+    began_s = time.monotonic()
     try:
-        return subprocess.run(command, cwd=ROOT, timeout=TIMEOUT_S, check=False).returncode == 0
+        code = subprocess.run(command, cwd=ROOT, timeout=TIMEOUT_S, check=False).returncode
     except subprocess.TimeoutExpired:
         print(f"{name}: longer than {TIMEOUT_S:.0f} s", file=sys.stderr)
         return False
+    print(f"took {time.monotonic() - began_s:.0f} s", flush=True)
+    return code == 0
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from keylane.assignor.model import Lane, LaneTopic, Member, Plan
 from keylane.assignor.sticky import plan_sticky
 
 TOPICS = [LaneTopic(name="orders", partition_count=10, lane_count=1000)]
-REPEATS = 3
+REPEATS = 1
 
 
 def make_members(first: int, count: int, owned: Plan) -> list[Member]:

@@ -27,7 +27,7 @@ from tests.transcript.fake import ORDERS, make_request, serve
 
 LANE_COUNTS: Final = (16, 64, 256, 1024)
 ROUNDS: Final = 3
-COMMITS: Final = 400
+COMMITS: Final = 150
 BLOCK: Final = 4_096
 """Offsets of a block, so many between two commits."""
 LOG: Final = 1_000_000

@@ -27,8 +27,8 @@ from tests.transcript.fake import ORDERS, PLAIN, FakeContext, make_request, serv
 MEMBERS: Final = (10, 100)
 LANES: Final = 1_000
 """Per partition, of two."""
-ROUNDS: Final = 5
-BEATS: Final = 2_000
+ROUNDS: Final = 3
+BEATS: Final = 600
 VERSION: Final = 1
 
 

@@ -81,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="measure the record kernel")
     parser.add_argument("--codec", choices=sorted(CODEC_FORMS), action="append")
     parser.add_argument("--hash", choices=get_args(HashName), default="xxh64", help="of keys")
-    parser.add_argument("--seconds", type=float, default=0.2, help="per line")
+    parser.add_argument("--seconds", type=float, default=0.1, help="per line")
     options = parser.parse_args()
     warm_up()
     for form in options.codec or FORMS:

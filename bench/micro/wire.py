@@ -44,7 +44,7 @@ from keylane.wire.produce import (
     write_produce_request,
 )
 
-ROUNDS: Final = 7
+ROUNDS: Final = 4
 VERSION: Final = 17
 PRODUCE_VERSION: Final = 13
 TOPIC_ID: Final = uuid.UUID(int=7)

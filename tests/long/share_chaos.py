@@ -43,7 +43,7 @@ NODE_SESSION_S: Final = 6.0
 DELIVERIES: Final = 10
 SETTLED_EVERY: Final = 5
 """Rounds after which all records have to be finished."""
-SETTLE_S: Final = 300.0
+SETTLE_S: Final = 900.0
 """A broker that was killed may come back with an old state of the group, and deliver all since then
 again (seen with Kafka 4.3.1 on a loaded machine)."""
 PROPERTIES: Final = {
@@ -71,7 +71,7 @@ class Crew:
         self.working: list[LineProgram] = [self._start(kind) for kind in range(len(JAVA) + 1)]
 
     def _start(self, kind: int) -> LineProgram:
-        name = f"p{len(self._all)}"
+        name = f"p{len(self._all)}-"  # a member's name is that of its process and a number
         if kind < len(JAVA):
             options = {**JAVA[kind], "name": name, "seed": len(self._all)}
             program: LineProgram = Workers(
@@ -98,11 +98,11 @@ class Crew:
         """Return all ledgers."""
         return list(chain.from_iterable(program.lines for program in self._all))
 
-    def judge(self) -> tuple[Judgement, Counter[str]]:
+    def judge(self, lost_nodes: list[tuple[float, float]]) -> tuple[Judgement, Counter[str]]:
         """Return what the ledgers say, and errors by their text."""
         events = [parse_event(line) for line in self.lines()]
         errors = Counter(event.text.split(":")[0][:60] for event in events if event.kind == "X")
-        return judge(events, delivery_limit=DELIVERIES), errors
+        return judge(events, delivery_limit=DELIVERIES, lost_nodes=lost_nodes), errors
 
 
 class Hits:
@@ -112,6 +112,8 @@ class Hits:
         self._kafka, self._nodes, self._crew, self._chance = kafka, nodes, crew, chance
         self._brokers = Brokers(kafka)
         self._pause = threading.Event()
+        self.lost_nodes: list[tuple[float, float]] = []
+        """Times in which members may be at work behind a node that others have taken over."""
         self.kinds: dict[str, Callable[[], None]] = {
             "member kill": self.member_kill,
             "member stop": self.member_stop,
@@ -155,6 +157,7 @@ class Hits:
 
     def node_kill(self) -> None:
         node = self._chance.choice(self._nodes.processes)
+        self.lost_nodes.append((time.monotonic(), time.monotonic() + LOCK_MS / 1000))
         node.kill()
         self.wait(0.0, 2.0)
         node.start()
@@ -167,9 +170,12 @@ class Hits:
 
     def _node_hang(self, low_s: float, high_s: float) -> None:
         node = self._chance.choice(self._nodes.processes)
+        began_s = time.monotonic()
         node.pause()
         self.wait(low_s, high_s)
         node.resume()
+        if high_s > NODE_SESSION_S:
+            self.lost_nodes.append((began_s, time.monotonic() + LOCK_MS / 1000))
 
     def broker_kill(self) -> None:
         self._kafka.kill()
@@ -238,7 +244,7 @@ def run(rounds: int, seed: int, only: list[str], folder: Path) -> bool:
         finally:
             crew.stop()
             (folder / "ledger.txt").write_text("\n".join(crew.lines()))
-            found, errors = crew.judge()
+            found, errors = crew.judge(hits.lost_nodes)
             print(dict(counts))
             print(found)
             print("errors of members:", dict(errors.most_common(8)))

@@ -7,12 +7,14 @@ those of the machine's monotonic clock, and compare between processes.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.share.member import Event
 
 FINISHED = frozenset({"ACCEPT", "REJECT"})
+WORK = frozenset({"S", "R", "E"})
+"""Kinds of events of a member at work; others may come while it leaves."""
 Record = tuple[int, int]
 """Partition and offset."""
 
@@ -23,6 +25,8 @@ class Judgement:
 
     two_members: list[str] = field(default_factory=list)
     """A key at two members at once."""
+    behind_nodes: list[str] = field(default_factory=list)
+    """The same, of members behind a node that was killed or hung, which is no break."""
     out_of_order: list[str] = field(default_factory=list)
     """Work on a record before a lower one of its key was finished."""
     finished: dict[Record, str] = field(default_factory=dict)
@@ -44,6 +48,7 @@ class Judgement:
         return (
             f"finished {len(self.finished)}, unfinished {len(self.unfinished)}, "
             f"again {self.again}, released {self.released}, deliveries {counts}, "
+            f"at two members behind a lost node {len(self.behind_nodes)}, "
             f"breaks {len(self.breaks)} {self.breaks[:5]}"
         )
 
@@ -59,13 +64,20 @@ def _stop_work(at_work: Mapping[tuple[int, str], dict[str, int]], event: Event) 
             del offsets_at[event.member]
 
 
-def judge(events: Iterable[Event], *, delivery_limit: int = 5) -> Judgement:
+def judge(
+    events: Iterable[Event],
+    *,
+    delivery_limit: int = 5,
+    lost_nodes: Sequence[tuple[float, float]] = (),
+) -> Judgement:
     """Judge the events of all members.
 
-    A member's work ends with its last event, as after a kill -9.
+    A member's work ends with its last event of work, as after a kill -9.
+    lost_nodes: seconds of the monotonic clock between which members may be at work behind a node
+    that others have taken over.
     """
     ordered = sorted(events, key=lambda each: each.nano_ns)
-    last_ns = {event.member: event.nano_ns for event in ordered}
+    last_ns = {event.member: event.nano_ns for event in ordered if event.kind in WORK}
     found = Judgement()
     count_of: dict[Record, int] = {}
     at_work: defaultdict[tuple[int, str], dict[str, int]] = defaultdict(dict)
@@ -80,9 +92,10 @@ def judge(events: Iterable[Event], *, delivery_limit: int = 5) -> Judgement:
             count = int(event.text)
             found.deliveries[count] += 1
             found.again += record in found.finished
+            is_lost = any(low <= event.nano_ns / 1e9 <= high for low, high in lost_nodes)
             for member, offset in at_work[key].items():
                 if member != event.member and event.nano_ns <= last_ns[member]:
-                    found.two_members.append(
+                    (found.behind_nodes if is_lost else found.two_members).append(
                         f"key {event.key}: {event.offset} at {event.member}, {offset} at {member}"
                     )
             for lower in of_key[key]:

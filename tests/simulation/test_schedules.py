@@ -20,7 +20,7 @@ from tests.simulation.run import play
 from tests.simulation.scenario import Fault, Scenario, draw
 from tests.simulation.shrink import shrink
 
-SCHEDULES, OF_CI, CHUNK = 1000, 100, 20
+SCHEDULES, OF_CI, CHUNK = 1000, 60, 20
 FOUND_SOON = {
     "two lanes are swapped": 5, "a scan leads on too far": 10, "the fastest lane is pushed": 10,
     "nothing leads lanes on": 20, "a commit is answered before the journal has it": 30,
