@@ -236,8 +236,9 @@ def test_an_idle_fetch_is_answered_after_its_wait(scene) -> None:
 
 
 def test_four_members_share_what_is_ready(scene) -> None:
-    """Of 200 keys the first of four members that ask for 500 gets 50, and the others a quarter of
-    what is left, where half of what is at members counts as done: those that are done get the rest.
+    """Each gets a quarter of what is left, where half of what is at members counts as done.
+
+    So the first of four that ask for 500 gets 50 of 200 keys. Those that are done get the rest.
     """
     shown = scene()
     members = shown.join_many(4)
