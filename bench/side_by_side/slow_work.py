@@ -264,6 +264,9 @@ def report(
     """Rows and targets of one load."""
     title = load.title
     for name, values in shares.items():
+        if not totals[name]:
+            outcome.notes.append(f"{title}: {name} is left out: its first burst was not over")
+            continue
         outcome.keep(f"{title}, {name}", share_percent=values, out_of_order=[wrongs[name]])
         wrong = f"{wrongs[name]} of {totals[name]}"
         cpu = spread(cpus[name], 1) if cpus.get(name) else "-"
@@ -273,7 +276,7 @@ def report(
         ours = median(shares[KEYLANE])
         outcome.target(f"{title}: share of ideal %", ours, at_least=bound)
         for name, values in shares.items():
-            if name not in (KEYLANE, ORDERED):
+            if name not in (KEYLANE, ORDERED) and totals[name]:
                 ratio = ours / max(1.0, median(values))
                 outcome.target(f"{title}: to {name}", ratio, at_least=0.995)
     outcome.target(f"{title}: records out of key order", wrongs[KEYLANE], at_most=0)
