@@ -183,9 +183,12 @@ class Dispatcher:
 
     def bounds(self) -> tuple[int, int]:
         """Return the lowest offset that is not finished, and the highest that was acquired."""
+        self._forget_offsets()
+        return self._offsets[0] if self._offsets else self.end_offset + 1, self.end_offset
+
+    def _forget_offsets(self) -> None:
         while self._offsets and self._offsets[0] not in self.records:
             heappop(self._offsets)
-        return self._offsets[0] if self._offsets else self.end_offset + 1, self.end_offset
 
     def expire(self, now_s: float) -> int:
         """Release records whose members' time is over; return their number."""
@@ -277,6 +280,7 @@ class Dispatcher:
             self._look_at(record.key, now_s)
         if offsets:
             self.end_offset = max(self.end_offset, offsets[-1])
+        self._forget_offsets()
 
     def _forget(self, record: HeldRecord, now_s: float) -> None:
         """End a record that the log has lost; what becomes of it at its member says nothing."""

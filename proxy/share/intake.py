@@ -62,6 +62,9 @@ class Intake:
         """The broker has no more records."""
         self.locks_max: int | None = None
         """The broker's bound of offsets, from the first that is not finished; None: not known."""
+        self._highest = -1
+        """Highest offset that this session has acquired: of a log that was cut it may be lower than
+        what was acquired before."""
         self.acks_go_apart = False
         """Outcomes of the last fetch were refused: the next ones are sent without a fetch."""
         self.holes_elsewhere = 0
@@ -112,8 +115,12 @@ class Intake:
         """Return the offsets that the broker locks beyond those that it has locked."""
         if self.locks_max is None:
             return sys.maxsize
-        lowest, end = self._dispatcher.bounds()
-        return self.locks_max - (end - lowest + 1)
+        lowest, _ = self._dispatcher.bounds()
+        return self.locks_max - max(0, self._highest - lowest + 1)
+
+    def begin(self, highest: int) -> None:
+        """Note that a session begins. highest: the last offset that it holds already; -1: none."""
+        self._highest = highest
 
     def _has_nothing_yet(self, answer: ShareAnswer) -> bool:
         """Return whether the broker has no state of the partition yet.
@@ -136,6 +143,7 @@ class Intake:
         if was_settled and (holes or (was_blank and dispatcher.end_offset >= 0)):
             dispatcher.is_settled = False  # until it is known what lies before
         highest = max((acquired.last for acquired in answer.acquired), default=None)
+        self._highest = max(self._highest, -1 if highest is None else highest)
         for record in dispatcher.fetched(sent_s, highest, now_s):
             log.warning(
                 "record is archived, its deliveries are used up %s offset=%d deliveries=%d",

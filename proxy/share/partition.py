@@ -238,6 +238,7 @@ class OrderedPartition:
                 session, offer = await begin(self._kit.cluster, self.place, others)
                 self._awaits_offer = False
                 self.leader = session.leader_id, session.leader_epoch
+                self._intake.begin(-1 if offer is None else offer.end_offset)
                 await self._settle(session, offer)
                 self.error_code = tries = 0
                 await self._serve(session)

@@ -195,6 +195,20 @@ def test_what_is_below_the_window_is_finished_and_what_is_beyond_is_unknown() ->
     assert part.say(ACCEPT, 1) == ErrorCode.invalid_record_state
 
 
+def test_the_bounds_of_the_window_take_no_memory_of_finished_records() -> None:
+    """They are asked for only where the brokers' bound of locks is known."""
+    part = Partition([NO_KEY] * 1000)
+    for first in range(0, 1000, 10):
+        part.dispatcher.acquire(list(range(1000 + first, 1010 + first)), [NO_KEY] * 10, 1, NOW_S)
+        for offset in part.take(records_max=10):
+            part.say(ACCEPT, offset)
+        part.confirm()
+
+    assert len(part.dispatcher.records) == 1000
+    assert len(part.dispatcher._offsets) <= 1010
+    assert part.dispatcher.bounds() == (1000, 1999)
+
+
 def test_a_member_that_leaves_gives_back_what_it_has() -> None:
     """At once, and without the pause that a member's own release has."""
     part = Partition([A], pause_s=lambda _count: 60.0)
