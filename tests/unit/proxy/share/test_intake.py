@@ -15,12 +15,12 @@ PLACE = SharedPlace("billing", "orders", uuid.UUID(int=7), 0)
 
 def window(*offsets: int) -> tuple[Intake, Dispatcher]:
     """An intake at a broker that locks 100 offsets, and a session that holds these."""
-    dispatcher, unused = Dispatcher(), Any
+    dispatcher = Dispatcher()
     dispatcher.join("m")
     dispatcher.acquire(list(offsets), list(offsets), 1, 0.0)
     dispatcher.settle(0.0)
-    parts: tuple[Any, ...] = (unused, unused, unused)
-    intake = Intake(PLACE, dispatcher, *parts, lambda: 0.0)
+    unused: Any = None
+    intake = Intake(PLACE, dispatcher, unused, unused, unused, lambda: 0.0)
     intake.locks_max = 100
     intake.begin(max(offsets, default=-1))
     return intake, dispatcher
