@@ -29,9 +29,12 @@ ORDERED_PREFIX: Final = "ordered-"
 """Of share groups that keylane keeps in the order of keys."""
 SEVERAL_PREFIX: Final = "several-"
 """Of those whose members may get several records of a key at a time."""
+EARLY_PREFIX: Final = "early-"
+"""Of those whose outcomes count when keylane has them."""
 SHARE_GROUPS: Final = (
     {"group": f"{ORDERED_PREFIX}*", "order": "key"},
     {"group": f"{SEVERAL_PREFIX}*", "order": "key", "several_per_key": 40},
+    {"group": f"{EARLY_PREFIX}*", "order": "key", "confirm": "received"},
 )
 
 

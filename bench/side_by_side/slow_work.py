@@ -28,7 +28,13 @@ from confluent_kafka import Consumer, Producer
 
 from bench.end_to_end.stage import create_topic
 from bench.peers.java_program import PARALLEL_CONSUMER, JavaMissing, start_java, stop_java
-from bench.side_by_side.lineup import ORDERED_PREFIX, SEVERAL_PREFIX, Lineup, progress
+from bench.side_by_side.lineup import (
+    EARLY_PREFIX,
+    ORDERED_PREFIX,
+    SEVERAL_PREFIX,
+    Lineup,
+    progress,
+)
 from bench.side_by_side.outcome import Outcome, median, spread
 from bench.side_by_side.usage import Meter
 from keylane.embedded.jar_lock import LockedJar
@@ -49,6 +55,7 @@ REPETITIONS_MAX: Final = 3
 KEYLANE: Final = "keylane"
 SEVERAL: Final = "keylane, share group in key order, several per key"
 ORDERED: Final = "keylane, share group in key order"
+EARLY: Final = "keylane, share group in key order, confirm: received"
 PARALLEL: Final = "parallel-consumer, KEY"
 PLAIN_SHARE: Final = "share group, record limit 10"
 DEFAULT_SHARE: Final = "share group, defaults"
@@ -198,19 +205,14 @@ def open_ways(lineup: Lineup, load: Load, outcome: Outcome) -> Iterator[list[Way
                           *extra, needs=needs)
             )  # fmt: skip
 
+        def ordered(prefix: str) -> Callable[[str, str], Crew]:
+            return java("ShareWork.java", "10", "batch_optimized", bootstrap=through, prefix=prefix)
+
         add(KEYLANE, 1, members(through, f".lanes-{LANES}"))
-        add(
-            ORDERED,
-            1,
-            java(
-                "ShareWork.java", "10", "batch_optimized", bootstrap=through, prefix=ORDERED_PREFIX
-            ),
-        )
+        add(ORDERED, 1, ordered(ORDERED_PREFIX))
+        add(EARLY, 1, ordered(EARLY_PREFIX))
         if not load.is_even:
-            several = java(
-                "ShareWork.java", "10", "batch_optimized", bootstrap=through, prefix=SEVERAL_PREFIX
-            )
-            add(SEVERAL, 1, several)
+            add(SEVERAL, 1, ordered(SEVERAL_PREFIX))
         add(PARALLEL, 1, java("ParallelWork.java", needs=PARALLEL_CONSUMER))
         add(PLAIN_SHARE, 1, java("ShareWork.java", "10", "record_limit"))
         # With more, or other keys, it takes minutes: its workers wait for one another.
@@ -232,7 +234,7 @@ def measure(lineup: Lineup, load: Load, ways: Sequence[Way], outcome: Outcome) -
     shares: dict[str, list[float]] = {way.name: [] for way in ways}
     wrongs: dict[str, int] = dict.fromkeys(shares, 0)
     totals: dict[str, int] = dict.fromkeys(shares, 0)
-    cpus: dict[str, list[float]] = {KEYLANE: [], ORDERED: [], SEVERAL: []}
+    cpus: dict[str, list[float]] = {KEYLANE: [], ORDERED: [], EARLY: [], SEVERAL: []}
     for burst in range(1, min(lineup.repetitions, REPETITIONS_MAX) + 1):
         for way in ways:
             if way.name == DEFAULT_SHARE and burst > 1:
@@ -276,11 +278,11 @@ def report(
         ours = median(shares[KEYLANE])
         outcome.target(f"{title}: share of ideal %", ours, at_least=bound)
         for name, values in shares.items():
-            if name not in (KEYLANE, ORDERED) and totals[name]:
+            if name not in (KEYLANE, ORDERED, EARLY) and totals[name]:
                 ratio = ours / max(1.0, median(values))
                 outcome.target(f"{title}: to {name}", ratio, at_least=0.995)
     outcome.target(f"{title}: records out of key order", wrongs[KEYLANE], at_most=0)
-    for name in (ORDERED, SEVERAL):
+    for name in (ORDERED, EARLY, SEVERAL):
         if name in shares:
             report_ordered(outcome, f"{title}, {name}", shares, name, bound, is_even=load.is_even)
             outcome.target(f"{title}, {name}: out of key order", wrongs[name], at_most=0)

@@ -48,6 +48,15 @@ class ShareRule(BaseModel):
         "for hot keys whose members acknowledge all that they got (implicit mode): a record that "
         "is released there comes again after later ones of its key that were accepted.",
     )
+    confirm: Literal["written", "received"] = Field(
+        default="written",
+        description="When a record that a member has finished counts as finished. `written`: when "
+        "the broker has written that. `received`: when keylane has it, which then repeats it to "
+        "the broker until it is written: keys go on sooner, and polls are answered sooner, by the "
+        "10 ms or so that a write takes. A crash of keylane may bring back records of which "
+        "members have been answered in the last moment, one second at most; nothing is lost. "
+        "Requests that commit (`commitSync`, `commitAsync`) are answered when it is written.",
+    )
     redelivery_pause_ms: int = Field(
         default=0,
         ge=0,

@@ -11,7 +11,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from keylane.share.held import HeldRecord
-from keylane.wire.share import GAP, RENEW, AckBatch
+from keylane.wire.share import ACCEPT, GAP, RENEW, AckBatch
 
 OFFSETS_MAX: Final = 1 << 20
 """Offsets that one request may acknowledge of a partition; windows have 10,000 at most."""
@@ -41,9 +41,11 @@ def sort_acks(
 ) -> tuple[list[tuple[HeldRecord, int]], list[HeldRecord], int]:
     """Return decided records with their types, renewed ones, and the error code of all.
 
-    held: the member's records by offset. bounds_of: gives the bounds of the window, in which each
-    offset has to be the member's; those below are finished.
+    batches: see `check_batches`. held: the member's records by offset. bounds_of: gives the bounds
+    of the window, in which each offset has to be the member's; those below are finished.
     """
+    if error_code := check_batches(batches):
+        return [], [], error_code
     bounds: tuple[int, int] | None = None
     decided: list[tuple[HeldRecord, int]] = []
     renewed: list[HeldRecord] = []
@@ -69,6 +71,11 @@ def sort_acks(
 def has_renewals(batches: Iterable[AckBatch]) -> bool:
     """Return whether any offset is to be renewed."""
     return any(RENEW in types for _, _, types in batches)
+
+
+def is_accepted(batches: Iterable[AckBatch]) -> bool:
+    """Return whether all offsets are accepted."""
+    return all(set(types) == {ACCEPT} for _, _, types in batches)
 
 
 def halves_of(batches: Sequence[AckBatch]) -> tuple[list[AckBatch], list[AckBatch]]:

@@ -18,14 +18,14 @@ Time is an argument, in seconds of a monotonic clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from heapq import heappop, heappush
 from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from keylane.share.acks import check_batches, sort_acks
+from keylane.share.acks import sort_acks
 from keylane.share.held import AckTicket, HeldRecord, KeyQueue, KeyQueues, records_in
 from keylane.share.invariants import check_window
+from keylane.share.lowest import LowestOffset
 from keylane.share.outgoing import Outgoing, renewals_of
 from keylane.share.ready import CHAIN_PARTS, ReadyQueue, no_pause
 from keylane.share.states import DONE, GONE, HELD, OUT
@@ -46,20 +46,22 @@ class Dispatcher:
         several_per_key: int = 1,
         pause_s: Callable[[int], float] = no_pause,
         copies_rejected: bool = False,
+        frees_early: bool = False,
     ) -> None:
         """pause_s: by delivery count, the time before a released record is handed out again.
 
         copies_rejected: a record that is not delivered again is given to `to_copy` before the
-        broker learns of it.
+        broker learns of it. frees_early: a key goes on as soon as a member has finished its record,
+        which stays here: its outcome is sent as often as it takes.
         """
         self._several, self._pause_s, self._copies = several_per_key, pause_s, copies_rejected
+        self._frees_early = frees_early
         self.lock_s = 30.0
         """Duration of a lock, by the broker's last answer."""
         self.last_delivery: int | None = None
         """Delivery after which a record that is released gets a dead letter; None: not known."""
         self.records: dict[int, HeldRecord] = {}
-        self._offsets: list[int] = []
-        """A heap of their offsets, with some of those that have left."""
+        self._lowest = LowestOffset(self.records)
         self._keys = KeyQueues()
         self._ready = ReadyQueue(self.records)
         self._at_member: dict[Any, dict[int, HeldRecord]] = {}
@@ -68,7 +70,7 @@ class Dispatcher:
         self.to_copy: list[HeldRecord] = []
         self.gone: dict[int, HeldRecord] = {}
         """Records without a lock that are not known to be finished: they come again."""
-        self.out_count = 0
+        self.out_count = self.freed_count = 0
         self.handed_out = self.redelivered = 0
         """Records handed out so far; and those of them that had been delivered before."""
         self.is_settled = False
@@ -164,9 +166,6 @@ class Dispatcher:
         Return None if `on_over` will be called with the outcome, else the error code at once; 0:
         nothing was left to confirm. Offsets below the window are finished, and accepted.
         """
-        error_code = check_batches(batches)
-        if error_code:
-            return error_code
         decided, renewed, error_code = sort_acks(
             batches, self._at_member.get(member, {}), self.bounds
         )
@@ -183,12 +182,7 @@ class Dispatcher:
 
     def bounds(self) -> tuple[int, int]:
         """Return the lowest offset that is not finished, and the highest that was acquired."""
-        self._forget_offsets()
-        return self._offsets[0] if self._offsets else self.end_offset + 1, self.end_offset
-
-    def _forget_offsets(self) -> None:
-        while self._offsets and self._offsets[0] not in self.records:
-            heappop(self._offsets)
+        return self._lowest.find(self.end_offset + 1), self.end_offset
 
     def expire(self, now_s: float) -> int:
         """Release records whose members' time is over; return their number."""
@@ -222,6 +216,8 @@ class Dispatcher:
     def _send(self, record: HeldRecord, now_s: float) -> None:
         """Have the outcome of a record sent as soon as it is locked; or end the record."""
         if record.is_locked:
+            if self._frees_early and record.outcome != RELEASE:
+                self._free(record, now_s)
             self._outgoing.add(record)
         elif record.is_finished:
             self._end(record, now_s)
@@ -239,9 +235,7 @@ class Dispatcher:
         self._send(record, now_s)
 
     def _take_from(self, record: HeldRecord) -> None:
-        held = self._at_member.get(record.member)
-        if held is not None:  # it has not left
-            held.pop(record.offset, None)
+        self._at_member.get(record.member, {}).pop(record.offset, None)  # it may have left
         self.out_count -= 1
 
     # The session at the broker.
@@ -266,7 +260,7 @@ class Dispatcher:
             if record is None:
                 key = self._keys.of(point)
                 record = self.records[offset] = HeldRecord(offset, key, count, now_s)
-                heappush(self._offsets, offset)
+                self._lowest.add(offset)
                 record.block, record.row = block, row
                 record.not_before_s = self.quiet_until_s if count > 1 else 0.0
                 former = key.records[0] if key.records else None
@@ -280,7 +274,7 @@ class Dispatcher:
             self._look_at(record.key, now_s)
         if offsets:
             self.end_offset = max(self.end_offset, offsets[-1])
-        self._forget_offsets()
+        self._lowest.forget()
 
     def _forget(self, record: HeldRecord, now_s: float) -> None:
         """End a record that the log has lost; what becomes of it at its member says nothing."""
@@ -341,30 +335,34 @@ class Dispatcher:
 
     def acked(self, batches: Iterable[AckBatch], now_s: float) -> None:
         """Note outcomes that the broker has confirmed."""
-        for record in records_in(self.records, batches):
-            if record.state == DONE and record.is_sent:
-                self._confirm(record, now_s)
+        for record in self._sent_in(batches):
+            if record.outcome == RELEASE:  # it waits to come again
+                self._release(record, now_s)
+            else:
+                self._end(record, now_s)
+
+    def _sent_in(self, batches: Iterable[AckBatch]) -> list[HeldRecord]:
+        found = records_in(self.records, batches)
+        return [record for record in found if record.state == DONE and record.is_sent]
 
     def refused(self, batches: Iterable[AckBatch], error_code: int, now_s: float) -> None:
         """Note outcomes that the broker has refused: the locks were lost. The records come again.
 
-        error_code: for the members that have acknowledged them.
+        error_code: for the members that have acknowledged them. Of a record whose key has gone on
+        the outcome is sent again when it comes.
         """
-        for record in records_in(self.records, batches):
-            if record.state == DONE and record.is_sent:
-                ticket, record.ticket = record.ticket, None
-                self._note_gone(record, now_s)
-                if ticket is not None:
-                    ticket.confirm(error_code)
+        for record in self._sent_in(batches):
+            if record.is_free:
+                self._unlock(record, now_s)
+            else:
+                self._release(record, now_s, error_code)
 
-    def unsend(self, batches: Iterable[AckBatch]) -> None:
+    def unsend(self, batches: Sequence[AckBatch]) -> None:
         """Take back outcomes that were not judged: they are sent again."""
-        batches = list(batches)
         self._outgoing.add_gaps(batches, self.records.__contains__)
-        for record in records_in(self.records, batches):
-            if record.state == DONE and record.is_sent:
-                record.is_sent = False
-                self._outgoing.add(record)
+        for record in self._sent_in(batches):
+            record.is_sent = False
+            self._outgoing.add(record)
 
     def renewals(self, now_s: float) -> list[AckBatch]:
         """Return renewals of all locks of which a third is over."""
@@ -437,18 +435,12 @@ class Dispatcher:
             ticket.confirm(0 if record.is_sent else ErrorCode.invalid_record_state)
 
     # States.
-    def _confirm(self, record: HeldRecord, now_s: float) -> None:
-        """End a record whose outcome is the broker's; a released one waits to come again."""
-        if record.outcome == RELEASE:
-            self._release(record, now_s)
-        else:
-            self._end(record, now_s)
-
-    def _release(self, record: HeldRecord, now_s: float) -> None:
+    def _release(self, record: HeldRecord, now_s: float, error_code: int = 0) -> None:
+        """Answer its member; the record waits to come again."""
         ticket, record.ticket = record.ticket, None
         self._note_gone(record, now_s)
         if ticket is not None:
-            ticket.confirm()
+            ticket.confirm(error_code)
 
     def _note_gone(self, record: HeldRecord, now_s: float) -> None:
         """The record is HELD or DONE."""
@@ -460,12 +452,20 @@ class Dispatcher:
         self.gone[record.offset] = record
 
     def _drop(self, record: HeldRecord, now_s: float) -> None:
-        key = record.key
-        key.remove(record)
-        key.busy -= record.state != HELD
+        self._free(record, now_s)
+        self.freed_count -= 1
         record.state, record.is_locked, record.block = GONE, False, None
         del self.records[record.offset]
         self.gone.pop(record.offset, None)
+
+    def _free(self, record: HeldRecord, now_s: float) -> None:
+        """Let a key go on without a record that is finished."""
+        if record.is_free:
+            return
+        key, record.is_free = record.key, True
+        self.freed_count += 1
+        key.remove(record)
+        key.busy -= record.state != HELD
         self._ready.unready(record)
         if key.records:
             self._look_at(key, now_s)
@@ -474,7 +474,7 @@ class Dispatcher:
 
     def _look_at(self, key: KeyQueue, now_s: float) -> None:
         """Make the first record of a key ready; or end it, if crashes have used it up."""
-        if key.busy:
+        if key.busy or not key.records:
             return
         head, last = key.records[0], self.last_delivery
         if self._copies and last is not None and head.count > last:

@@ -53,6 +53,7 @@ class HeldRecord:
         "is_copied",
         "is_copying",
         "is_finished",
+        "is_free",
         "is_locked",
         "is_ready",
         "is_sent",
@@ -82,6 +83,8 @@ class HeldRecord:
         self.not_before_s = 0.0
         """Time before which it is not handed out again."""
         self.is_sent = False
+        self.is_free = False
+        """Its key goes on without it: it is finished, and the broker may not know it yet."""
         self.is_finished = False
         """The broker has finished it, and its member or its dead letter has not."""
         self.is_copying = self.is_copied = False

@@ -18,7 +18,9 @@ def check_window(
     """Assert them. counts: records that are ready, and records at members."""
     assert counts[0] == sum(record.is_ready for record in records.values())
     assert counts[1] == sum(record.state == OUT for record in records.values())
-    for key in {id(r.key): r.key for r in records.values()}.values():
+    free = [record for record in records.values() if record.is_free]
+    assert all(r.state == DONE and r not in r.key.records and not r.is_copying for r in free)
+    for key in {id(r.key): r.key for r in records.values() if not r.is_free}.values():
         offsets = [record.offset for record in key.records]
         assert offsets == sorted(set(offsets)) and offsets
         assert key.busy == sum(record.state != HELD for record in key.records)

@@ -7,6 +7,7 @@ found by halves.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from math import inf
 from typing import Final
@@ -34,6 +35,8 @@ AGAIN_S: Final = 0.2
 FAILURES_MAX: Final = 25
 """Writes of the share coordinator that fail in a row before the session is opened anew."""
 CHECKS_PER_LOCK: Final = 30
+PROMPT_S: Final = 1.0
+"""Time for which outcomes may be answered before any of them is confirmed."""
 
 
 class Confirmations:
@@ -42,15 +45,28 @@ class Confirmations:
     def __init__(self, dispatcher: Dispatcher, clock: Callable[[], float]) -> None:
         self._dispatcher, self._clock = dispatcher, clock
         self._failures = 0
+        self._confirmed_s = 0.0
         self.acks_s = 0.0
         """Time from which outcomes are sent."""
         self.renew_s = 0.0
         """Time when locks are looked at next."""
 
+    def are_prompt(self, now_s: float) -> bool:
+        """Return whether the broker has confirmed outcomes of late, or had none to confirm."""
+        if not self._dispatcher.freed_count:
+            self._confirmed_s = now_s
+        return now_s - self._confirmed_s <= PROMPT_S
+
     async def send(self, session: BrokerSession, acks: Sequence[AckBatch]) -> None:
         """Send outcomes. Raises: UpstreamLost."""
         answer = await session.acknowledge(acks)
         await self.judge(session, acks, answer.error_code, answer.error_message)
+
+    async def send_all(self, session: BrokerSession) -> None:
+        """Send outcomes until none is left. Raises: UpstreamLost."""
+        while self._dispatcher.has_acks:
+            await asyncio.sleep(max(0.0, self.acks_s - self._clock()))  # a pause after a failure
+            await self.send(session, self._dispatcher.next_acks())
 
     async def judge(
         self, session: BrokerSession, acks: Sequence[AckBatch], code: int, message: str | None
@@ -58,7 +74,7 @@ class Confirmations:
         """Take in the answer to outcomes. Raises: UpstreamLost."""
         now_s = self._clock()
         if code == 0:
-            self._failures = 0
+            self._failures, self._confirmed_s = 0, now_s
             self._dispatcher.acked(acks, now_s)
         elif code in LOCK_LOST:
             lower, upper = halves_of(acks)

@@ -64,9 +64,7 @@ async def _prepare(
         if record.state == OUT:
             record.deadline_s = clock()
     dispatcher.expire(clock())
-    while dispatcher.has_acks:
-        await asyncio.sleep(max(0.0, confirmations.acks_s - clock()))  # a pause after a failure
-        await confirmations.send(session, dispatcher.next_acks())
+    await confirmations.send_all(session)
     if not await confirmations.renew_all(session):
         return None
     now_s = clock()

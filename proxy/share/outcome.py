@@ -19,9 +19,11 @@ CONFIRM_S: Final = 25.0
 class Outcome:
     """The broker's word on what a member has acknowledged."""
 
-    __slots__ = ("_code", "_future")
+    __slots__ = ("_code", "_future", "is_early")
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_early: bool = False) -> None:
+        """is_early: a poll is answered before it is there."""
+        self.is_early = is_early
         self._code: int | None = None
         self._future: asyncio.Future[None] | None = None
 

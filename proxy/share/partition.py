@@ -29,6 +29,7 @@ from keylane.proxy.share.outcome import Outcome
 from keylane.proxy.share.settler import Settler
 from keylane.proxy.share.taking import Taker, begin
 from keylane.proxy.share.watcher import LogWatcher, has_records
+from keylane.share.acks import is_accepted
 from keylane.share.dispatcher import Dispatcher
 from keylane.share.handover import HandOver
 from keylane.share.held import HeldRecord, abandon
@@ -97,6 +98,7 @@ class OrderedPartition:
             several_per_key=rule.several_per_key,
             pause_s=rule.pause_s,
             copies_rejected=rule.dead_letter is not None,
+            frees_early=rule.confirm == "received",
         )
         self._confirmations = Confirmations(dispatcher, clock)
         self._limit_s = 0.0
@@ -137,10 +139,18 @@ class OrderedPartition:
         """Take a member's outcomes; return their error code, or what to wait for."""
         if self._is_given or not self._is_here:
             return ErrorCode.not_leader_or_follower
-        outcome = Outcome()
+        outcome = Outcome(is_early=self._answers_early(batches))
         code = self.dispatcher.acknowledge(member, batches, self._clock(), outcome.over)
         self.wake()
         return outcome if code is None else code
+
+    def _answers_early(self, batches: Sequence[AckBatch]) -> bool:
+        """Return whether a poll is answered before the broker has written its outcomes."""
+        if self.rule.confirm != "received" or self.leader is None:
+            return False
+        has_copies = self.rule.dead_letter is not None and not is_accepted(batches)
+        is_serving = self.dispatcher.is_settled and not has_copies
+        return is_serving and self._confirmations.are_prompt(self._clock())
 
     def is_busy(self, member: Any) -> bool:
         """Return whether a member holds records."""
@@ -331,9 +341,24 @@ class OrderedPartition:
                 self._begin_anew()
                 return True
             self._is_given = self._leave_s is not None
+        await self._send_last(session)
         if self._is_here:
             await session.end()
         return False
+
+    async def _send_last(self, session: BrokerSession) -> None:
+        """Send outcomes before the session ends, of which members may have been answered.
+
+        If another node has opened one since, the broker refuses them.
+        """
+        try:
+            async with asyncio.timeout(OUTCOMES_S):
+                await self._confirmations.send_all(session)
+        except TimeoutError:
+            log.warning(
+                "outcomes are not written, their records come again %s records=%d",
+                self.place, self.dispatcher.freed_count,
+            )  # fmt: skip
 
     async def _rest(self, wanted: int) -> None:
         """Wait until something happens, or is due."""

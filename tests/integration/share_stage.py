@@ -55,6 +55,7 @@ RULES: Final[tuple[dict[str, Any], ...]] = (
     {"group": "pause*", "redelivery_pause_ms": PAUSE_MS},
     {"group": "letters*", "dead_letter": LETTERS},
     {"group": "late*", "dead_letter": LATE_LETTERS},
+    {"group": "early*", "confirm": "received"},
     {"group": "quiet*", "takeover_pause_ms": TAKEOVER_PAUSE_MS},
     {"group": "order*"},
 )

@@ -5,7 +5,7 @@ The dispatcher is driven as `proxy.share.partition` does it, and answers as its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from hypothesis import settings
@@ -56,6 +56,7 @@ class ShareHistory(RuleBasedStateMachine):
         copies=st.booleans(),
         limit=st.sampled_from([2, LIMIT_KNOWN]),
         is_known=st.booleans(),
+        is_early=st.booleans(),
     )
     def begin(self, several: int, limit: int, **options: bool) -> None:
         """Settings of the group, and records that are there before."""
@@ -67,6 +68,7 @@ class ShareHistory(RuleBasedStateMachine):
             several_per_key=several,
             pause_s=longer_pause if options["is_paused"] else no_pause,
             copies_rejected=options["copies"],
+            frees_early=options["is_early"],
             last_delivery=limit if options["is_known"] else None,
         )
         self.pair = self._new_pair()
@@ -76,6 +78,8 @@ class ShareHistory(RuleBasedStateMachine):
         self.tickets: list[int] = []
         self.answered: list[int] = []
         self.copied: set[int] = set()
+        self.freed: set[int] = set()
+        """Offsets that members have finished, and of which the broker may not know it yet."""
         self.handed: dict[tuple[str, int], object] = {}
         self.had_before: set[int] = set()
         """Offsets that a process had acquired which was killed."""
@@ -128,6 +132,7 @@ class ShareHistory(RuleBasedStateMachine):
         for offset in offsets:
             entry = log[offset]
             assert not entry.outcomes & {ACCEPT, REJECT, GAP}, "its end was confirmed"
+            assert offset not in self.freed, "its member has finished it"
             assert offset not in self.had_before or self.now_s >= self.quiet_until_s
             if entry.point in {NO_KEY, None}:
                 assert entry.point == NO_KEY
@@ -139,7 +144,7 @@ class ShareHistory(RuleBasedStateMachine):
                     continue
                 holders = [one for one, held in self.holdings.items() if other in held]
                 assert not holders, f"{other} is at {holders} while {member} gets {offset}"
-                is_over = self.broker.is_finished(other, self.now_s)
+                is_over = self.broker.is_finished(other, self.now_s) or other in self.freed
                 assert other > offset or other in mine or is_over, f"{other} before {offset}"
 
     @precondition(lambda self: self.handed)
@@ -176,10 +181,15 @@ class ShareHistory(RuleBasedStateMachine):
         assert code == (None if final else 0)
         if code is None:
             self.tickets.append(number)
+        self._note_freed(final)
         for offset, kind in kinds_of.items():
             self.holdings[member].pop(offset)
             if kind == RENEW:
                 self.holdings[member][offset] = self.now_s + self.pair.real.lock_s
+
+    def _note_freed(self, offsets: Iterable[int]) -> None:
+        fates = self.pair.twin.fates
+        self.freed.update(each for each in offsets if each in fates and fates[each].is_free)
 
     def _ticket_over(self, number: int, kinds_of: dict[int, int], code: int) -> None:
         assert number not in self.answered, "a member is answered once"
@@ -202,6 +212,7 @@ class ShareHistory(RuleBasedStateMachine):
         code = self.pair.acknowledge(member, [batch], self.now_s, over)
         if code is None:  # the others are finished
             assert known and kind != RENEW
+            self._note_freed(known)
             self.tickets.append(number)
             for each in known:
                 del mine[each]
@@ -215,7 +226,9 @@ class ShareHistory(RuleBasedStateMachine):
             assert lowest is None or all(each < lowest for each in wanted)
 
     def _copy(self) -> None:
-        self.copied.update(self.pair.copied(self.now_s))
+        copied = self.pair.copied(self.now_s)
+        self.copied.update(copied)
+        self._note_freed(copied)
 
     # The session.
     @precondition(lambda self: not self.is_open)
@@ -251,7 +264,7 @@ class ShareHistory(RuleBasedStateMachine):
         if self.is_open:
             self.broker.end_session(self.now_s, writes_s)
         self.pair = self._new_pair()
-        self.holdings, self.handed = {"a": {}}, {}
+        self.holdings, self.handed, self.freed = {"a": {}}, {}, set()
         self.answered = list(self.tickets)  # those members are not answered any more
         self.pair.join("a")
         self.is_open = True

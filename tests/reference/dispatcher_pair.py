@@ -35,12 +35,16 @@ class DispatcherPair:
         several_per_key: int,
         pause_s: Callable[[int], float],
         copies_rejected: bool,
+        frees_early: bool,
         last_delivery: int | None,
     ) -> None:
         self.real = Dispatcher(
-            several_per_key=several_per_key, pause_s=pause_s, copies_rejected=copies_rejected
+            several_per_key=several_per_key,
+            pause_s=pause_s,
+            copies_rejected=copies_rejected,
+            frees_early=frees_early,
         )
-        self.twin = NaiveDispatcher(several_per_key, pause_s, copies_rejected)
+        self.twin = NaiveDispatcher(several_per_key, pause_s, copies_rejected, frees_early)
         self.real.last_delivery = self.twin.last_delivery = last_delivery
 
     def check(self, now_s: float) -> None:
@@ -53,6 +57,7 @@ class DispatcherPair:
         assert real.out_count == len(twin.all("out"))
         assert real.member_count == len(twin.members)
         assert real.locked_count == twin.locked_count
+        assert real.freed_count == sum(fate.is_free for fate in twin.all())
         is_locked = any(fate.is_locked for fate in twin.all("unsent"))
         assert real.has_acks == bool(twin.gaps or is_locked)
         assert sorted(each.offset for each in real.to_copy) == [

@@ -37,6 +37,8 @@ class Fate:
     is_locked: bool = True
     is_finished: bool = False
     """The broker has finished it, while a member or a copy is waited for."""
+    is_free: bool = False
+    """Its member has finished it, and its key goes on."""
     was_copied: bool = False
     member: Any = None
     deadline_s: float = 0.0
@@ -63,6 +65,7 @@ class NaiveDispatcher:
     several: int
     pause_s: Callable[[int], float]
     copies: bool
+    frees_early: bool = False
     lock_s: float = 30.0
     last_delivery: int | None = None
     fates: dict[int, Fate] = field(default_factory=dict)
@@ -83,7 +86,8 @@ class NaiveDispatcher:
         """Return the records of each key, the key with the lowest record first."""
         found: dict[Any, list[Fate]] = {}
         for fate in self.all():
-            found.setdefault(fate.key, []).append(fate)
+            if not fate.is_free:
+                found.setdefault(fate.key, []).append(fate)
         return list(found.values())
 
     def at_rest(self) -> list[list[Fate]]:
@@ -207,6 +211,7 @@ class NaiveDispatcher:
 
     def look_at_unlocked(self, fate: Fate, now_s: float) -> None:
         """A record is decided: that may be the end of it, if it is not locked."""
+        fate.is_free = self.frees_early and fate.is_locked and fate.outcome != RELEASE
         if fate.is_finished:
             self.end(fate, ErrorCode.invalid_record_state)
         elif not fate.is_locked and fate.outcome == RELEASE:
@@ -282,8 +287,11 @@ class NaiveDispatcher:
 
     def refused(self, batches: Iterable[AckBatch], code: int, now_s: float) -> None:
         for fate in self.sent_in(batches):
-            self.miss(fate, now_s)
-            self.answer(fate, code)
+            if fate.is_free:
+                self.unlock(fate, now_s)
+            else:
+                self.miss(fate, now_s)
+                self.answer(fate, code)
 
     def unsend(self, batches: Iterable[AckBatch]) -> None:
         known = set(self.fates)

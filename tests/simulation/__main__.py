@@ -2,8 +2,8 @@
 
 A seed that failed: `--seed N` prints its story, `--seed N --shrink` that of the smallest scenario
 that fails as well. `--mutations` shows which seed finds each of the mistakes in `mutations`.
-`--shares` plays schedules of share groups, whose seeds are others, and `--hand-overs` those of
-nodes that stop and join under them.
+`--shares` plays schedules of share groups, whose seeds are others, `--received` those with the
+setting `confirm: received`, and `--hand-overs` those of nodes that stop and join under them.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from tests.simulation.mutations import MUTATIONS
 from tests.simulation.run import Outcome, play
 from tests.simulation.scenario import Scenario, draw
 from tests.simulation.share_mutations import SHARES
-from tests.simulation.share_schedule import draw_hand_overs, draw_shares
+from tests.simulation.share_schedule import draw_hand_overs, draw_received, draw_shares
 from tests.simulation.shrink import shrink
 
-DRAWS = {"": draw, "shares": draw_shares, "hand-overs": draw_hand_overs}
+DRAWS = {
+    "": draw, "shares": draw_shares, "hand-overs": draw_hand_overs, "received": draw_received,
+}  # fmt: skip
 """Schedules by kind."""
 CHUNK = 20
 FINDINGS_SHOWN = 5
@@ -48,6 +50,10 @@ def main() -> int:
     parser.add_argument(
         "--hand-overs", dest="kind", action="store_const", const="hand-overs",
         help="schedules of share groups whose nodes stop and join",
+    )  # fmt: skip
+    parser.add_argument(
+        "--received", dest="kind", action="store_const", const="received",
+        help="schedules of share groups with `confirm: received`",
     )  # fmt: skip
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     args = parser.parse_args()

@@ -169,6 +169,8 @@ class SharePlan:
     deliveries: int
     locks: int
     look_ahead: int
+    is_received: bool = False
+    """`confirm: received`."""
 
     @property
     def blocks_from_s(self) -> float:

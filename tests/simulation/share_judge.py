@@ -10,6 +10,8 @@ process, and beyond the moment at which another process of a node took the parti
 *Nothing is lost*: each end has its reason in a diary, or in the limit of deliveries.
 *Confirmed*: an outcome that was answered without an error is written. What is finished is not given
 to a member that asks later.
+Of a group with `confirm: received` a record is finished when its member has said so, until the
+process that has taken it down ends, or another one takes the partition over.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 SHOWN_MAX = 5
+NO_ANSWER = -1
 ON_ITS_WAY_S = 0.05
 CALM_S = 8.0
 """Time after a trouble in which locks may end at brokers, besides their own duration."""
@@ -114,6 +117,12 @@ class _Judge:
         found = self._ledger.finished.get((place, offset))
         return inf if found is None else found[0]
 
+    def _said_s(self, place: Place, offset: int) -> float:
+        """Return the time when a member has finished a record, where that is enough."""
+        works = self._by_record[place, offset] if self._plan.is_received else ()
+        said = [each for each in works if each.outcome in (ACCEPT, REJECT)]
+        return min((each.ack_s for each in said if each.code in (0, None, NO_ANSWER)), default=inf)
+
     def order(self) -> Iterator[str]:
         """Work that began before a lower record of the key was finished."""
         for work in self._begun:
@@ -121,7 +130,7 @@ class _Judge:
             for offset, key in self._book.records[place[1:]].items():
                 if offset >= work.offset or key != work.key:
                     continue
-                ended_s = self._end_s(place, offset)
+                ended_s = min(self._end_s(place, offset), self._said_s(place, offset))
                 if ended_s > work.start_s:
                     yield (
                         f"order: {place}: {work.key}: {work.member} begins {work.offset} at"
@@ -183,7 +192,8 @@ class _Judge:
             ended_s = self._end_s(place, offset)
             for work in works:
                 is_final = work.outcome in (ACCEPT, REJECT)
-                if is_final and work.code == 0 and ended_s > work.answered_s:
+                is_written = not self._plan.is_received
+                if is_final and work.code == 0 and ended_s > work.answered_s and is_written:
                     yield f"unwritten: {place}: {offset} of {work.member}, at {work.answered_s:.3f}"
                 _, state, count = self._ledger.finished.get((place, offset), (inf, 0, 0))
                 # One whose deliveries are used up by locks that ended unseen may be given to one
@@ -191,6 +201,22 @@ class _Judge:
                 is_used_up = state == ARCHIVED and count >= self._plan.deliveries
                 if work.asked_s > ended_s and not is_used_up:
                     yield f"again: {place}: {offset} to {work.member} at {work.asked_s:.3f}"
+                if is_final and work.code == 0 and not is_written:
+                    yield from self._given_again(work, works)
+
+    def _given_again(self, first: Work, works: Iterable[Work]) -> Iterator[str]:
+        """A record that a process has taken down as finished, and has handed out later."""
+        for work in works:
+            is_later = work.asked_s > first.answered_s
+            if is_later and not self._is_dropped(first, work.given_s):
+                yield f"again: {first.partition}: {work.offset} to {work.member}, answered before"
+
+    def _is_dropped(self, work: Work, at_s: float) -> bool:
+        """Return whether a node may have lost what a member has said, or has lost its lease."""
+        opened = self._ledger.opened[self._plan.name, self._plan.topic, work.partition]
+        is_opened = any(work.ack_s < when <= at_s for when, _ in opened)
+        is_lost = is_opened and self._book.is_troubled(work.ack_s, at_s)
+        return is_lost or self._is_taken(work, at_s)
 
     def late(self) -> Iterator[str]:
         """Outcomes that count although the record had gone to another member."""

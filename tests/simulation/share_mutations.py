@@ -48,7 +48,7 @@ def _free_early() -> Sequence[Any]:
     ) -> None:
         before(self, record, outcome, ticket, now_s, **how)
         if outcome != RELEASE:
-            self._confirm(record, now_s)
+            self._end(record, now_s)
 
     return [mock.patch.object(Dispatcher, "_decide", decide)]
 
@@ -65,15 +65,11 @@ def _take_any(self: Dispatcher, member: Any, records_max: int, now_s: float) -> 
 
 def _end_the_released() -> Sequence[Any]:
     """A record that was released is taken for archived."""
-    before = Dispatcher._confirm
 
-    def confirm(self: Dispatcher, record: HeldRecord, now_s: float) -> None:
-        if record.outcome != RELEASE:
-            before(self, record, now_s)
-        else:
-            self._end(record, now_s)
+    def release(self: Dispatcher, record: HeldRecord, now_s: float, _code: int = 0) -> None:
+        self._end(record, now_s)
 
-    return [mock.patch.object(Dispatcher, "_confirm", confirm)]
+    return [mock.patch.object(Dispatcher, "_release", release)]
 
 
 async def _renew_nothing(self: Confirmations, _session: Any) -> bool:

@@ -52,6 +52,12 @@ def draw_shares(seed: int) -> Scenario:
     )
 
 
+def draw_received(seed: int) -> Scenario:
+    """Schedules of groups whose outcomes are taken before brokers have written them."""
+    drawn = draw_hand_overs(seed) if seed % 3 == 0 else draw_shares(seed)
+    return replace(drawn, shares=tuple(replace(plan, is_received=True) for plan in drawn.shares))
+
+
 def draw_hand_overs(seed: int) -> Scenario:
     """Nodes that stop and join while records wait behind each other, and what may happen then."""
     rng = random.Random(f"hand-overs {seed}")

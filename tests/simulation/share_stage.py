@@ -55,7 +55,11 @@ class ShareStage:
         for broker in stage.brokers.values():
             broker.offer_shares(self.store)
         return [
-            {"group": plan.name, "order": "key", "look_ahead": plan.look_ahead}
+            {
+                "group": plan.name,
+                "look_ahead": plan.look_ahead,
+                "confirm": "received" if plan.is_received else "written",
+            }
             for plan in stage.scenario.shares
         ]
 

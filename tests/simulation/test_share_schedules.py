@@ -12,10 +12,11 @@ import pytest
 from tests.simulation.chunks import chunks, failures
 from tests.simulation.run import play
 from tests.simulation.share_mutations import SHARES
-from tests.simulation.share_schedule import draw_hand_overs, draw_shares
+from tests.simulation.share_schedule import draw_hand_overs, draw_received, draw_shares
 
 SCHEDULES, OF_CI, CHUNK = 400, 30, 10
 HAND_OVERS, HAND_OVERS_OF_CI = 100, 10
+RECEIVED, RECEIVED_OF_CI = 100, 10
 FOUND_IN = {
     "records are handed out before the session has settled": (3, 55, 95),
     "a key is free before the broker has confirmed": (0, 1, 2),
@@ -37,6 +38,12 @@ FOUND_IN = {
 def test_no_promise_is_broken(seeds: range) -> None:
     """No schedule has a finding; `--shares --seed N --shrink` shows how one fails."""
     assert not failures(draw_shares, seeds)
+
+
+@pytest.mark.parametrize("seeds", chunks(RECEIVED, RECEIVED_OF_CI, CHUNK))
+def test_outcomes_that_are_taken_early_break_no_promise(seeds: range) -> None:
+    """`confirm: received`; `--received --seed N` shows how one fails."""
+    assert not failures(draw_received, seeds)
 
 
 @pytest.mark.parametrize("seeds", chunks(HAND_OVERS, HAND_OVERS_OF_CI, CHUNK))

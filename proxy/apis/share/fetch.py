@@ -109,7 +109,7 @@ async def _serve(
             await plain.ask(wait_ms=0, records_max=wanted.max_records)
     else:
         taken = await _collect(wanted, asked, plain, records_max, context)
-    await confirm(asked)
+    await confirm(asked, may_be_early=not is_final(wanted))
     if is_final(wanted):
         close_session(wanted, context)
     for partition, records in taken:

@@ -211,9 +211,14 @@ def _renewal_error(acks: Sequence[AckBatch], *, is_renewal: bool, version: int) 
     return ErrorCode.invalid_request
 
 
-async def confirm(asked: MemberRequest) -> None:
-    """Wait until the broker has confirmed all outcomes of the request."""
+async def confirm(asked: MemberRequest, *, may_be_early: bool = False) -> None:
+    """Wait until the broker has confirmed all outcomes of the request.
+
+    may_be_early: but for those that keylane repeats until the broker has confirmed them.
+    """
     for place, outcome in asked.pending.items():
+        if may_be_early and outcome.is_early:
+            continue
         code = await outcome.wait()
         if code:
             asked.answer(place, ack_error_code=code)

@@ -1,0 +1,146 @@
+"""Share groups with `confirm: received`: a poll is answered before the broker has written."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from tests.integration.share_stage import Member, Scene, ShareStage
+from tests.integration.share_wire import ACCEPT, RELEASE
+
+pytestmark = pytest.mark.timeout(400)  # kernels may have to be compiled first
+
+
+@contextmanager
+def standstill(stage: ShareStage) -> Iterator[None]:
+    """The broker holds its connections and says nothing."""
+    pid = stage.broker.nodes[0].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def begin(shown: Scene, *keys: str) -> Member:
+    """Return a member that has the first record of each key."""
+    shown.write(*keys)
+    member = shown.join()
+    assert member.take(len(set(keys))) == {keys.index(key): 1 for key in set(keys)}
+    return member
+
+
+def poll(member: Member, *accepted: int) -> dict[int, int]:
+    """Accept records with a poll; return what it brings."""
+    answer = member.fetch(acks=[(each, each, [ACCEPT]) for each in accepted], max_wait_ms=10_000)
+    assert answer.codes == (0, 0, 0), answer
+    return answer.part.counts
+
+
+def test_a_key_goes_on_while_the_broker_stands_still(scene, share_stage) -> None:
+    """Three polls accept three records of a key; the broker writes all when it goes on."""
+    shown = scene("early")
+    member = begin(shown, "a", "a", "b", "a", "a")
+
+    with standstill(share_stage):
+        found = [poll(member, 0), poll(member, 1), poll(member, 3)]
+
+    assert found == [{1: 1}, {3: 1}, {4: 1}]
+    assert member.ack(2, 4) == 0
+    shown.wait_for_lag(0)
+
+
+def test_a_commit_is_answered_when_the_broker_has_written_it(scene, share_stage) -> None:
+    """Its key goes on for another member, and what commits waits."""
+    shown = scene("early")
+    member = begin(shown, "a", "a")
+    other = shown.again(member.topic_id)
+    assert other.gets_nothing()
+
+    with ThreadPoolExecutor(1) as pool:
+        with standstill(share_stage):
+            commit = pool.submit(member.ack, 0)
+            found = other.take(1)
+            is_early = commit.done()
+        code = commit.result(30)
+
+    assert (found, is_early, code) == ({1: 1}, False, 0)
+    assert other.ack(1) == 0
+    shown.wait_for_lag(0)
+
+
+def test_a_released_record_comes_before_the_next_of_its_key_all_the_same(scene) -> None:
+    """The release of offset 0 is answered early, and offset 1 waits for it."""
+    shown = scene("early")
+    member = begin(shown, "a", "a")
+
+    answer = member.fetch(acks=[(0, 0, [RELEASE])], max_wait_ms=10_000)
+    found = answer.part.counts or member.take(1)
+
+    assert (answer.codes, found) == ((0, 0, 0), {0: 2})
+    assert poll(member, 0) == {1: 1}
+    assert member.ack(1) == 0
+    shown.wait_for_lag(0)
+
+
+def test_finished_records_do_not_come_again_after_a_kill_of_the_broker(scene, share_stage) -> None:
+    """It is killed before it has written two outcomes, and delivers both records once more.
+
+    keylane ends them, and no member gets them again.
+    """
+    shown = scene("early")
+    member = begin(shown, "a", "a", "b", "a")
+
+    with standstill(share_stage):
+        found = [poll(member, 0, 2), poll(member, 1)]
+        share_stage.broker.kill()
+    share_stage.broker.start()
+
+    assert found == [{1: 1}, {3: 1}]
+    again = shown.again(member.topic_id)
+    assert again.gets_nothing(max_wait_ms=1000)
+    assert member.ack(3) == 0
+    shown.wait_for_lag(0)
+
+
+def test_after_a_kill_of_keylane_the_last_outcomes_are_lost_and_no_record(
+    scene, share_stage
+) -> None:
+    """What the broker had not written comes again, each key in its order."""
+    shown = scene("early")
+    member = begin(shown, "a", "a", "b", "a")
+
+    with standstill(share_stage):
+        found = poll(member, 0)
+        share_stage.proxy.kill()
+    share_stage.proxy.start()
+    again, order = shown.again(member.topic_id), list[int]()
+    while len(order) < 4:
+        taken = again.take(1)
+        assert again.ack(*taken) == 0
+        order += taken
+
+    assert found == {1: 1}
+    assert [offset for offset in order if offset != 2] == [0, 1, 3]
+    shown.wait_for_lag(0)
+
+
+def test_outcomes_are_written_before_keylane_stops(scene, share_stage) -> None:
+    """A member is answered, keylane is stopped at once: its records are finished."""
+    shown = scene("early")
+    member = begin(shown, "a", "a", "b")
+
+    found = poll(member, 0, 2)
+    share_stage.proxy.restart()
+
+    assert found == {1: 1}
+    again = shown.again(member.topic_id)
+    assert again.take(1) == {1: 2}
+    assert again.ack(1) == 0
+    shown.wait_for_lag(0)
