@@ -63,7 +63,7 @@ class Dispatcher:
         self.records: dict[int, HeldRecord] = {}
         self._lowest = LowestOffset(self.records)
         self._keys = KeyQueues()
-        self._ready = ReadyQueue(self.records)
+        self._ready = ReadyQueue(self.records, self._keys.long)
         self._at_member: dict[Any, dict[int, HeldRecord]] = {}
         """By member, also of those that have nothing."""
         self._outgoing = Outgoing()

@@ -6,7 +6,7 @@ Source: docs/decisions/048.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from keylane.share.states import DONE, GONE, HELD, OUT, STATE_NAMES
@@ -15,6 +15,8 @@ from keylane.wire.share import REJECT, RELEASE, AckBatch
 NO_KEY: Final = -1
 """Point of a record without a key: it is a key for itself."""
 
+LONG: Final = 8
+"""Records of a key from which on it may be looked at first."""
 STRIKES_MAX: Final = 2
 """Fetches that bring later records, or none, before a released record counts as archived."""
 ARCHIVED_AFTER_S: Final = 2.0
@@ -133,10 +135,11 @@ class HeldRecord:
 class KeyQueue:
     """Records of one key in the window, by offset. `busy`: those that are not HELD."""
 
-    __slots__ = ("busy", "point", "records")
+    __slots__ = ("_long", "busy", "point", "records")
 
-    def __init__(self, point: int) -> None:
-        self.point = point
+    def __init__(self, point: int, long: dict[int, KeyQueue]) -> None:
+        """long: queues with `LONG` records or more, this one among them while it is."""
+        self.point, self._long = point, long
         self.records: list[HeldRecord] = []
         self.busy = 0
 
@@ -144,10 +147,13 @@ class KeyQueue:
         """Put a record in its place; return whether it is the first now."""
         records = self.records
         if not records or records[-1].offset < record.offset:
+            at = len(records)
             records.append(record)
-            return len(records) == 1
-        at = self._find(record.offset)
-        records.insert(at, record)
+        else:
+            at = self._find(record.offset)
+            records.insert(at, record)
+        if len(records) == LONG:
+            self._long[self.point] = self
         return at == 0
 
     def remove(self, record: HeldRecord) -> None:
@@ -156,6 +162,8 @@ class KeyQueue:
             self.records.pop(0)
         else:
             del self.records[self._find(record.offset)]
+        if len(self.records) == LONG - 1:
+            del self._long[self.point]
 
     def _find(self, offset: int) -> int:
         return bisect_left(self.records, offset, key=lambda each: each.offset)
@@ -166,14 +174,20 @@ class KeyQueues:
 
     def __init__(self) -> None:
         self._queues: dict[int, KeyQueue] = {}
+        self._long: dict[int, KeyQueue] = {}
+
+    @property
+    def long(self) -> Collection[KeyQueue]:
+        """Queues with `LONG` records or more, as they are at any time."""
+        return self._long.values()
 
     def of(self, point: int) -> KeyQueue:
         """Return the queue of a key, which is to be given a record."""
         if point == NO_KEY:
-            return KeyQueue(point)
+            return KeyQueue(point, self._long)
         queue = self._queues.get(point)
         if queue is None:
-            queue = self._queues[point] = KeyQueue(point)
+            queue = self._queues[point] = KeyQueue(point, self._long)
         return queue
 
     def forget(self, queue: KeyQueue) -> None:

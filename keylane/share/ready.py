@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Final
 
@@ -26,9 +26,11 @@ class ReadyQueue:
     Entries of heaps stay when a record is not ready any more, and are passed over later.
     """
 
-    def __init__(self, records: Mapping[int, HeldRecord]) -> None:
-        """records: all of the window, by offset."""
-        self._records = records
+    def __init__(
+        self, records: Mapping[int, HeldRecord], long_queues: Collection[KeyQueue] = ()
+    ) -> None:
+        """records: all of the window, by offset. long_queues: see `KeyQueues`."""
+        self._records, self._long_queues = records, long_queues
         self._ready: list[int] = []
         self._delayed: list[tuple[float, int]] = []
         self.count = 0
@@ -63,12 +65,17 @@ class ReadyQueue:
 
         A key waits until its member has worked off what it got together with it. So of a key of
         which many records wait no more than `turns` go with them all, one after the other: else
-        the window is full before they have had their turns. A key of still more goes alone.
-        several: records of one key.
+        the window is full before they have had their turns. A key of still more goes alone, and
+        before all others if it alone has more than a member's part of the window: the window
+        moves on as fast as that key does. several: records of one key.
         """
         taken: list[HeldRecord] = []
         passed: list[HeldRecord] = []
-        while room > len(taken) and (record := self._pop()) is not None:
+        first = self._take_longest(turns) if room > 0 else None
+        while room > len(taken):
+            record, first = first or self._pop(), None
+            if record is None:
+                break
             waiting = len(record.key.records)
             if taken and waiting * (len(taken) + 1) > turns:
                 passed.append(record)
@@ -84,6 +91,18 @@ class ReadyQueue:
             self.look_at(record.key, now_s)
         taken.sort(key=lambda each: each.offset)
         return taken
+
+    def _take_longest(self, turns: int) -> HeldRecord | None:
+        """Return the first record of the longest queue, if it bounds all others, and is ready."""
+        head, most = None, 0
+        for key in self._long_queues:
+            size, found = len(key.records), key.records[0]
+            if head is None or size > most or (size == most and found.offset < head.offset):
+                head, most = found, size
+        if head is None or not head.is_ready or CHAIN_PARTS * most <= turns:
+            return None
+        self.unready(head)
+        return head
 
     def _pop(self) -> HeldRecord | None:
         """Return the lowest one, which is not ready then; None: there is none."""

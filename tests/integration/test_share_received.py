@@ -6,7 +6,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -25,7 +25,8 @@ def standstill(stage: ShareStage) -> Iterator[None]:
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # a test may have killed it
+            os.kill(pid, signal.SIGCONT)
 
 
 def begin(shown: Scene, *keys: str) -> Member:
@@ -90,9 +91,9 @@ def test_a_released_record_comes_before_the_next_of_its_key_all_the_same(scene) 
 
 
 def test_finished_records_do_not_come_again_after_a_kill_of_the_broker(scene, share_stage) -> None:
-    """It is killed before it has written two outcomes, and delivers both records once more.
+    """It is killed before it has written three outcomes, and delivers these records once more.
 
-    keylane ends them, and no member gets them again.
+    keylane ends them, and no member gets them again: only the one that was at a member.
     """
     shown = scene("early")
     member = begin(shown, "a", "a", "b", "a")
@@ -104,30 +105,34 @@ def test_finished_records_do_not_come_again_after_a_kill_of_the_broker(scene, sh
 
     assert found == [{1: 1}, {3: 1}]
     again = shown.again(member.topic_id)
-    assert again.gets_nothing(max_wait_ms=1000)
-    assert member.ack(3) == 0
+    assert list(again.take(1)) == [3]  # brokers forget deliveries that were not written
+    assert again.ack(3) == 0
     shown.wait_for_lag(0)
+    assert again.gets_nothing()
 
 
 def test_after_a_kill_of_keylane_the_last_outcomes_are_lost_and_no_record(
     scene, share_stage
 ) -> None:
-    """What the broker had not written comes again, each key in its order."""
+    """What the broker had not written comes again, each key in its order.
+
+    One request of keylane is under way, and the next outcome is at keylane alone.
+    """
     shown = scene("early")
     member = begin(shown, "a", "a", "b", "a")
 
     with standstill(share_stage):
-        found = poll(member, 0)
+        found = [poll(member, 0), poll(member, 1)]
         share_stage.proxy.kill()
     share_stage.proxy.start()
     again, order = shown.again(member.topic_id), list[int]()
-    while len(order) < 4:
+    while not {2, 3} <= set(order):
         taken = again.take(1)
         assert again.ack(*taken) == 0
         order += taken
 
-    assert found == {1: 1}
-    assert [offset for offset in order if offset != 2] == [0, 1, 3]
+    assert found == [{1: 1}, {3: 1}]
+    assert [offset for offset in order if offset != 2] in ([1, 3], [0, 1, 3])
     shown.wait_for_lag(0)
 
 

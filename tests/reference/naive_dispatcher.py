@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from kio.schema.errors import ErrorCode
 
-from keylane.share.held import ARCHIVED_AFTER_S, NO_KEY, STRIKES_MAX
+from keylane.share.held import ARCHIVED_AFTER_S, LONG, NO_KEY, STRIKES_MAX
 from keylane.share.ready import PASSED_MAX
 from keylane.wire.share import GAP, REJECT, RELEASE, RENEW, AckBatch
 
@@ -121,6 +121,8 @@ class NaiveDispatcher:
         has = sum(fate.member == member for fate in out)
         room = min(records_max, max(share - has, self.several))
         turns, passed = 2 * len(self.fates) // len(self.members), 0
+        if room > 0:
+            ready = self.longest_first(ready, turns)
         for mine in ready:
             if len(taken) < room and taken and len(mine) * (len(taken) + 1) > turns:
                 passed += 1
@@ -135,6 +137,14 @@ class NaiveDispatcher:
                 fate.place, fate.member, fate.deadline_s = "out", member, now_s + self.lock_s
                 taken.append(fate)
         return sorted(fate.offset for fate in taken)
+
+    def longest_first(self, ready: list[list[Fate]], turns: int) -> list[list[Fate]]:
+        """Put the key that bounds all others before those with lower records, if it is ready."""
+        keys = [mine for mine in self.keys() if len(mine) >= LONG]
+        keys.sort(key=len, reverse=True)  # of equal ones the one with the lowest record stays first
+        if keys and keys[0] in ready and 2 * len(keys[0]) > turns:
+            ready = [keys[0], *(mine for mine in ready if mine is not keys[0])]
+        return ready
 
     def put_back(self, member: Any, offsets: Iterable[int], now_s: float) -> None:
         for offset in offsets:

@@ -108,6 +108,9 @@ async def _serve(
         if plain.is_needed:
             await plain.ask(wait_ms=0, records_max=wanted.max_records)
     else:
+        if not plain.is_needed:
+            # Keys that this frees can be taken by the same poll, and what it takes waits nowhere.
+            await confirm(asked, may_be_early=True)
         taken = await _collect(wanted, asked, plain, records_max, context)
     await confirm(asked, may_be_early=not is_final(wanted))
     if is_final(wanted):
