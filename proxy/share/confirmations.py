@@ -48,6 +48,8 @@ class Confirmations:
         self._confirmed_s = 0.0
         self.acks_s = 0.0
         """Time from which outcomes are sent."""
+        self.has_written = False
+        """The broker has confirmed outcomes."""
         self.renew_s = 0.0
         """Time when locks are looked at next."""
 
@@ -74,7 +76,7 @@ class Confirmations:
         """Take in the answer to outcomes. Raises: UpstreamLost."""
         now_s = self._clock()
         if code == 0:
-            self._failures, self._confirmed_s = 0, now_s
+            self._failures, self._confirmed_s, self.has_written = 0, now_s, True
             self._dispatcher.acked(acks, now_s)
         elif code in LOCK_LOST:
             lower, upper = halves_of(acks)

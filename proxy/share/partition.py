@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from kio.schema.errors import ErrorCode
 
 from keylane.config.share_rules import ShareRule
-from keylane.errors import KeylaneError, ShareRefused
+from keylane.errors import KeylaneError, ShareRefused, UpstreamLost
 from keylane.proxy.share.alarm import Alarm
 from keylane.proxy.share.broker_session import BrokerSession, SessionTaken, SharedPlace
 from keylane.proxy.share.confirmations import Confirmations
@@ -42,6 +42,7 @@ log = logging.getLogger("keylane.share")
 DEMAND_TIMES: Final = 2
 """Records that are made ready, in terms of what members ask for at a time."""
 STRANGERS_S: Final = 60.0
+PROVE_S: Final = 3.0
 LIMIT_S: Final = 10.0
 """Time for which the group's limit of deliveries is remembered."""
 CHECKS_PER_LOCK: Final = 30
@@ -77,8 +78,8 @@ class OrderedPartition:
         self._work = Alarm()
         self._tick_s = 0.0
         self._breaks = kit.lease.breaks()
-        self._strangers_s = 0.0
-        """Time until which members beside keylane are known to hold records."""
+        self._prove_s = self._strangers_s = 0.0
+        """Time until which members beside keylane are not looked for, or known to hold records."""
         self._delivery_limit: int | None = None
         self._is_closing = self._is_draining = self._is_given = False
         self._leave_s: float | None = None
@@ -314,6 +315,10 @@ class OrderedPartition:
             if now_s >= confirmations.renew_s and await confirmations.renew_due(session):
                 await self._learn_limit()
                 continue
+            is_open = confirmations.has_written and not self._settler.is_proven
+            if is_open and now_s >= self._prove_s:
+                await self._look_for_strangers(session)
+                continue
             if dispatcher.has_acks and now_s >= confirmations.acks_s:
                 acks = dispatcher.next_acks()
                 if wanted and not intake.acks_go_apart:
@@ -451,6 +456,26 @@ class OrderedPartition:
         self._delivery_limit, self._intake.locks_max = config.delivery_limit, config.locks_max
         self.dispatcher.last_delivery = max(1, config.delivery_limit - 1)
 
+    async def _look_for_strangers(self, session: BrokerSession) -> None:
+        """Ask what could not be known before anything was written of the group."""
+        self._prove_s = self._clock() + STRANGERS_S
+        try:
+            async with asyncio.timeout(PROVE_S):
+                is_alone = await self._settler.prove(session)
+        except (UpstreamLost, TimeoutError) as error:
+            log.debug("members beside keylane are not looked for %s reason=%r", self.place, error)
+            return
+        if not is_alone:
+            self._note_strangers()
+
+    def _note_strangers(self) -> None:
+        """Log it. Such members may go on: their holes are not waited for each time."""
+        self._strangers_s = self._clock() + STRANGERS_S
+        log.warning(
+            "records of a share group are not at keylane: members beside it hold them, or "
+            "a transaction is open %s end_offset=%d", self.place, self.dispatcher.end_offset,
+        )  # fmt: skip
+
     async def _settle(self, session: BrokerSession, offer: HandOver | None = None) -> None:
         """Have all locked that is not finished. Raises: UpstreamLost.
 
@@ -461,12 +486,7 @@ class OrderedPartition:
         settler.delivery_limit = self._delivery_limit
         look_ahead = self.rule.look_ahead
         if not await settler.settle(session, look_ahead, lambda: self._is_closing):
-            # Such members may go on: their holes are not waited for each time.
-            self._strangers_s = self._clock() + STRANGERS_S
-            log.warning(
-                "records of a share group are not at keylane: members beside it hold them, or "
-                "a transaction is open %s end_offset=%d", self.place, dispatcher.end_offset,
-            )  # fmt: skip
+            self._note_strangers()
         now_s, pause_s = self._clock(), self.rule.takeover_pause_s
         if self._is_taken_over and pause_s:
             until_s = max(now_s + pause_s, dispatcher.quiet_until_s)

@@ -28,6 +28,8 @@ from keylane.wire.share import RELEASE, AckBatch
 log = logging.getLogger("keylane.share")
 
 SETTLE_S_MAX: Final = 3.0
+PROVE_S_MAX: Final = 1.0
+"""Members wait meanwhile, once for a group; it takes 0.1 s where no member is beside keylane."""
 POLL_S: Final = 0.05
 EMPTY_S: Final = 0.1
 """Time after which a group without a written state and without records counts as new."""
@@ -62,6 +64,8 @@ class Settler:
         """The group's limit of deliveries; None: it is not known."""
         self.released: set[int] = set()
         """Offsets that were released for a written state: no other process has had them."""
+        self.is_proven = False
+        """The coordinator has said that all is held, or that it is not."""
 
     async def settle(
         self, session: BrokerSession, look_ahead: int, is_over: Callable[[], bool]
@@ -73,13 +77,14 @@ class Settler:
         """
         dispatcher, began_s = self._dispatcher, self._clock()
         asks_until_s = began_s + dispatcher.lock_s / ASKED_PART
-        dispatcher.is_settled = has_looked = False
+        dispatcher.is_settled = has_looked = self.is_proven = False
         while not is_over():
             await self._intake.fetch(session, max(1, look_ahead - dispatcher.locked_count))
             log_end = await session.log_end()
             progress, vain_s = await self._ask(asks_until_s)
             began_s += vain_s
             if self._holds_all(progress, log_end):
+                self.is_proven = True
                 return True
             passed_s, is_new = self._clock() - began_s, progress.start_offset == UNKNOWN
             if is_new and self._is_fresh(passed_s):
@@ -91,9 +96,26 @@ class Settler:
                 else:
                     await self._look_for_lost(session, progress.start_offset)
             if passed_s > SETTLE_S_MAX:
+                self.is_proven = not is_new
                 return is_new
             await asyncio.sleep(POLL_S)
         return True
+
+    async def prove(self, session: BrokerSession) -> bool:
+        """Return whether all is held, of a group that had no written state when it settled.
+
+        To be asked when outcomes were written, and none is under way: the coordinator says a moment
+        later that they are finished. Raises: UpstreamLost.
+        """
+        until_s = self._clock() + PROVE_S_MAX
+        while True:
+            log_end = await session.log_end()
+            progress = await ask_progress(self._cluster, self._place)
+            is_alone = self._holds_all(progress, log_end)
+            if is_alone or self._clock() >= until_s:
+                self.is_proven = progress.start_offset != UNKNOWN
+                return is_alone or not self.is_proven
+            await asyncio.sleep(POLL_S)
 
     async def _ask(self, until_s: float) -> tuple[Progress, float]:
         """Return the coordinator's numbers, and the time of questions in vain.

@@ -12,7 +12,7 @@ import pytest
 from keylane.embedded import run_java_tool
 from keylane.wire.header import ApiKey
 from tests.integration.share_stage import TAKEOVER_PAUSE_MS, Member, Scene, ShareStage
-from tests.integration.share_wire import RECORD_LIMIT, PlainWire, call
+from tests.integration.share_wire import RECORD_LIMIT, PlainWire, call, wait_until
 
 pytestmark = pytest.mark.timeout(400)  # kernels may have to be compiled first
 NON_EMPTY: Final = 68
@@ -130,6 +130,38 @@ def test_members_beside_keylane_lose_nothing_and_are_noticed(scene, share_stage)
     assert NOT_HERE.format(shown.group) in share_stage.proxy.log
     assert direct.ack(*taken) == 0
     shown.wait_for_lag(0)
+
+
+def test_members_beside_keylane_are_noticed_in_a_group_that_is_new(scene, share_stage) -> None:
+    """Nothing was written of the group when keylane began: it knows with the first outcome."""
+    shown = scene()
+    shown.write(*KEYS)
+    direct = shown.join(share_stage.broker.bootstrap)
+    taken = direct.take(4, mode=RECORD_LIMIT)
+    member = shown.again(direct.topic_id)
+
+    done: dict[int, int] = {}
+    drain(member, 6, done)
+
+    assert done == dict.fromkeys(range(4, 10), 1)
+    wait_until(lambda: NOT_HERE.format(shown.group) in share_stage.proxy.log, "the log line")
+    assert direct.ack(*taken) == 0
+    shown.wait_for_lag(0)
+
+
+def test_a_new_group_has_no_strangers(scene, share_stage) -> None:
+    """Its first outcomes prove that keylane holds all."""
+    shown = scene()
+    shown.write(*KEYS)
+    member = shown.join()
+
+    done: dict[int, int] = {}
+    drain(member, 10, done)
+    shown.write(*KEYS)
+    drain(member, 20, done)
+
+    shown.wait_for_lag(0)
+    assert NOT_HERE.format(shown.group) not in share_stage.proxy.log
 
 
 def test_the_tools_of_a_group_that_runs_and_of_one_that_has_ended(scene, share_stage) -> None:

@@ -1,6 +1,7 @@
 """Chaos for ordered share groups: members, nodes and the broker are killed and hung in turn.
 
     python -m tests.long.share_chaos [--rounds 200] [--seed 0] [--only KIND ...]
+        [--confirm received]
 
 A real Kafka, two nodes of keylane, stock members in several processes that keep ledgers of their
 own. Each round records are produced, and one process is hit while they are worked on. Every few
@@ -11,6 +12,7 @@ at a time, nothing lost.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -218,7 +220,7 @@ class Log:
         return all(found.get((TOPIC, each), (-1, -1))[1] == 0 for each in range(PARTITIONS))
 
 
-def run(rounds: int, seed: int, only: list[str], folder: Path) -> bool:
+def run(rounds: int, seed: int, only: list[str], folder: Path, confirm: str) -> bool:
     """Play, judge, print; return whether all promises were kept."""
     chance = random.Random(seed)
     counts: Counter[str] = Counter()
@@ -233,7 +235,7 @@ def run(rounds: int, seed: int, only: list[str], folder: Path) -> bool:
             share_record_lock_duration_ms=LOCK_MS, share_delivery_count_limit=DELIVERIES,
         )  # fmt: skip
         args = (
-            "--share-order", f"{GROUP}=key",
+            "--set", f"share_groups={json.dumps([{'group': GROUP, 'confirm': confirm}])}",
             "--set", f"node_session_timeout_ms={int(NODE_SESSION_S * 1000)}",
         )  # fmt: skip
         nodes = stack.enter_context(Nodes(kafka.bootstrap, (), folder=folder, count=2, args=args))
@@ -277,13 +279,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[], help="kinds of hits")
+    parser.add_argument("--confirm", choices=("written", "received"), default="written")
     parser.add_argument("--folder", type=Path, help="keeps logs there")
     args = parser.parse_args()
     if args.folder is not None:
         args.folder.mkdir(parents=True)
-        return 0 if run(args.rounds, args.seed, args.only, args.folder) else 1
+        return 0 if run(args.rounds, args.seed, args.only, args.folder, args.confirm) else 1
     with tempfile.TemporaryDirectory(prefix="share-chaos-") as folder:
-        return 0 if run(args.rounds, args.seed, args.only, Path(folder)) else 1
+        is_kept = run(args.rounds, args.seed, args.only, Path(folder), args.confirm)
+        return 0 if is_kept else 1
 
 
 if __name__ == "__main__":
