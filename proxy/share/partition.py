@@ -359,10 +359,11 @@ class OrderedPartition:
         try:
             async with asyncio.timeout(OUTCOMES_S):
                 await self._confirmations.send_all(session)
-        except TimeoutError:
-            log.warning(
-                "outcomes are not written, their records come again %s records=%d",
-                self.place, self.dispatcher.freed_count,
+        except (KeylaneError, OSError, TimeoutError) as error:
+            log.log(
+                logging.WARNING if self.dispatcher.freed_count else logging.DEBUG,
+                "outcomes are not written, their records come again %s records=%d reason=%r",
+                self.place, self.dispatcher.freed_count, error,
             )  # fmt: skip
 
     async def _rest(self, wanted: int) -> None:

@@ -130,7 +130,7 @@ def lose_log(broker: EmbeddedKafka, folder: Path) -> None:
     ("count", "isolation", "is_down"),
     [
         (NEW, "read_committed", True),
-        (2_000, "read_uncommitted", False),
+        pytest.param(2_000, "read_uncommitted", False, marks=pytest.mark.long),
         pytest.param(NEW, "read_committed", False, marks=pytest.mark.long),
         pytest.param(2_000, "read_uncommitted", True, marks=pytest.mark.long),
     ],

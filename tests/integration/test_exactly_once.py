@@ -225,7 +225,7 @@ def test_a_killed_member(library, kafka, shared_keylane, place) -> None:
     ("library", "output_lanes"),
     [
         ("confluent", [LANES]),
-        ("aiokafka", []),
+        pytest.param("aiokafka", [], marks=pytest.mark.long),
         pytest.param("confluent", [], marks=pytest.mark.long),
         pytest.param("aiokafka", [LANES], marks=pytest.mark.long),
     ],

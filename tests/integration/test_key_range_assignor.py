@@ -136,7 +136,7 @@ def partitions_per_member(group: Group) -> Counter[str]:
     [
         pytest.param("aiokafka", "roundrobin", marks=pytest.mark.long),
         ("aiokafka", "sticky"),
-        ("kafka-python", "range"),
+        pytest.param("kafka-python", "range", marks=pytest.mark.long),
         pytest.param("kafka-python", COOPERATIVE, marks=pytest.mark.long),
         pytest.param("confluent", "range", marks=pytest.mark.long),
         ("confluent", COOPERATIVE),
