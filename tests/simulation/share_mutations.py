@@ -19,7 +19,7 @@ from keylane.wire.share import ACCEPT, RELEASE
 from tests.simulation.mutation import Mutation, patch
 
 
-async def _settle_at_once(self: OrderedPartition, session: Any) -> None:
+async def _settle_at_once(self: OrderedPartition, session: Any, _offer: Any = None) -> None:
     """What the first fetch has brought is taken for all that is not finished."""
     await self._intake.fetch(session, self.rule.look_ahead)
     self.dispatcher.settle(self._clock())
