@@ -114,8 +114,8 @@ def _forget_the_owner_before() -> Sequence[Any]:
 
     before = FencedJournal.__init__
 
-    def begin(self: FencedJournal, partitions: Any, **how: Any) -> None:
-        before(self, partitions, **{**how, "next_epoch": no_epoch})
+    def begin(self: FencedJournal, partitions: Any, clients: Any, **how: Any) -> None:
+        before(self, partitions, clients, **{**how, "next_epoch": no_epoch})
 
     return [mock.patch.object(FencedJournal, "__init__", begin)]
 
