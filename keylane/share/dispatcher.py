@@ -71,6 +71,7 @@ class Dispatcher:
         self.gone: dict[int, HeldRecord] = {}
         """Records without a lock that are not known to be finished: they come again."""
         self.out_count = self.freed_count = 0
+        """Records at members; and those that are finished and whose end is not confirmed."""
         self.handed_out = self.redelivered = 0
         """Records handed out so far; and those of them that had been delivered before."""
         self.is_settled = False
@@ -342,8 +343,7 @@ class Dispatcher:
                 self._end(record, now_s)
 
     def _sent_in(self, batches: Iterable[AckBatch]) -> list[HeldRecord]:
-        found = records_in(self.records, batches)
-        return [record for record in found if record.state == DONE and record.is_sent]
+        return [r for r in records_in(self.records, batches) if r.state == DONE and r.is_sent]
 
     def refused(self, batches: Iterable[AckBatch], error_code: int, now_s: float) -> None:
         """Note outcomes that the broker has refused: the locks were lost. The records come again.

@@ -67,7 +67,8 @@ class Confirmations:
     async def send_all(self, session: BrokerSession) -> None:
         """Send outcomes until none is left. Raises: UpstreamLost."""
         while self._dispatcher.has_acks:
-            await asyncio.sleep(max(0.0, self.acks_s - self._clock()))  # a pause after a failure
+            # After a failure a coordinator is not asked at once, and says nothing when it is ready.
+            await asyncio.sleep(max(0.0, self.acks_s - self._clock()))
             await self.send(session, self._dispatcher.next_acks())
 
     async def judge(

@@ -42,7 +42,9 @@ log = logging.getLogger("keylane.share")
 DEMAND_TIMES: Final = 2
 """Records that are made ready, in terms of what members ask for at a time."""
 STRANGERS_S: Final = 60.0
+"""Time for which members beside keylane are known, or between two questions for them."""
 PROVE_S: Final = 3.0
+"""Longer than `Settler.prove` takes, but for a broker that does not answer."""
 LIMIT_S: Final = 10.0
 """Time for which the group's limit of deliveries is remembered."""
 CHECKS_PER_LOCK: Final = 30
@@ -78,8 +80,10 @@ class OrderedPartition:
         self._work = Alarm()
         self._tick_s = 0.0
         self._breaks = kit.lease.breaks()
-        self._prove_s = self._strangers_s = 0.0
-        """Time until which members beside keylane are not looked for, or known to hold records."""
+        self._prove_s = 0.0
+        """Time from which members beside keylane are looked for again."""
+        self._strangers_s = 0.0
+        """Time until which members beside keylane are known to hold records."""
         self._delivery_limit: int | None = None
         self._is_closing = self._is_draining = self._is_given = False
         self._leave_s: float | None = None
@@ -147,11 +151,10 @@ class OrderedPartition:
 
     def _answers_early(self, batches: Sequence[AckBatch]) -> bool:
         """Return whether a poll is answered before the broker has written its outcomes."""
-        if self.rule.confirm != "received" or self.leader is None:
+        if self.rule.confirm != "received" or self.leader is None or not self.dispatcher.is_settled:
             return False
-        has_copies = self.rule.dead_letter is not None and not is_accepted(batches)
-        is_serving = self.dispatcher.is_settled and not has_copies
-        return is_serving and self._confirmations.are_prompt(self._clock())
+        may_copy = self.rule.dead_letter is not None and not is_accepted(batches)
+        return not may_copy and self._confirmations.are_prompt(self._clock())
 
     def is_busy(self, member: Any) -> bool:
         """Return whether a member holds records."""
@@ -315,8 +318,8 @@ class OrderedPartition:
             if now_s >= confirmations.renew_s and await confirmations.renew_due(session):
                 await self._learn_limit()
                 continue
-            is_open = confirmations.has_written and not self._settler.is_proven
-            if is_open and now_s >= self._prove_s:
+            is_unproven = confirmations.has_written and not self._settler.is_proven
+            if is_unproven and now_s >= self._prove_s:
                 await self._look_for_strangers(session)
                 continue
             if dispatcher.has_acks and now_s >= confirmations.acks_s:

@@ -31,6 +31,7 @@ SETTLE_S_MAX: Final = 3.0
 PROVE_S_MAX: Final = 1.0
 """Members wait meanwhile, once for a group; it takes 0.1 s where no member is beside keylane."""
 POLL_S: Final = 0.05
+"""Between two questions to a coordinator: no event says that it has written or read something."""
 EMPTY_S: Final = 0.1
 """Time after which a group without a written state and without records counts as new."""
 FRESH_S: Final = 0.3
@@ -131,7 +132,7 @@ class Settler:
                 if self._clock() >= until_s:
                     raise
                 log.debug("share coordinator is asked again %s reason=%s", self._place, error)
-            await asyncio.sleep(POLL_S)  # no event says that it answers
+            await asyncio.sleep(POLL_S)
             asked_s = self._clock()
 
     def _holds_all(self, progress: Progress, log_end: int) -> bool:

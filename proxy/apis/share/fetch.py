@@ -109,7 +109,7 @@ async def _serve(
             await plain.ask(wait_ms=0, records_max=wanted.max_records)
     else:
         if not plain.is_needed:
-            # Keys that this frees can be taken by the same poll, and what it takes waits nowhere.
+            # Keys that are freed by this can go with the same poll: it is answered no sooner.
             await confirm(asked, may_be_early=True)
         taken = await _collect(wanted, asked, plain, records_max, context)
     await confirm(asked, may_be_early=not is_final(wanted))

@@ -103,6 +103,22 @@ def test_a_new_session_finds_what_is_finished() -> None:
     assert [batch[:2] for batch in window.dispatcher.next_acks()] == [(1, 1)]
 
 
+def test_a_log_that_was_cut_has_another_record_at_the_offset() -> None:
+    """The outcome of the one that is lost ends nothing, and its member learns that."""
+    window = Early([A, B])
+    window.take()
+    window.say(ACCEPT, 0)
+
+    window.dispatcher.lose_all(NOW_S)
+    window.dispatcher.acquire([0, 1], [B, B], 1, NOW_S)
+    window.dispatcher.settle(NOW_S)
+    window.dispatcher.check()
+
+    assert (window.answers, window.dispatcher.freed_count) == ([BAD_STATE], 0)
+    assert window.take() == [0]
+    assert not window.dispatcher.has_acks
+
+
 def test_a_record_without_a_lock_keeps_its_key() -> None:
     """Its session was lost while it was at its member: the key goes on with the confirmation."""
     window = Early([A, A])
