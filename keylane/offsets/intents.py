@@ -271,7 +271,7 @@ def _arrived(state: OffsetState, after: PositionsValue) -> OffsetState:
     """Return the state as it was intended. Ranges stay as they are: they were committed."""
     arrived = OffsetState.restore(
         positions=PositionMap.from_ends(after.positions),
-        ranges=state.ranges(),
+        ranges=state.keyed_ranges(),
         pushed=state.pushed,
         topic_name=after.topic_name,
         hash_tag=after.hash_tag,

@@ -4,8 +4,8 @@ Source: KIP draft "Cooperative consumer processing semantic", "Individual Commit
 "Offset Fetch".
 
 Theory. A stock member commits a position: all records of its key range before it are done. A
-member that commits offset ranges says that these offsets are done whatever their keys. Both meet
-in one structure: a position for every key hash, and ranges above the lowest of them. Inside,
+member that commits offset ranges says that the records of its keys in them are done. Both meet in
+one structure: a position for every key hash, and above it ranges, each for a key range. Inside,
 positions follow Kafka (the next offset to read); the KIP draft's stable offset S is inclusive, so
 S = stable_position - 1.
 
@@ -20,10 +20,15 @@ from collections.abc import Iterable, Sequence
 
 from keylane.keyrange.space import KeyRange
 from keylane.offsets.intervals import Range, RangeSet
+from keylane.offsets.keyed_ranges import (
+    KeyedEdit,
+    KeyedRange,
+    covers_all,
+)
 from keylane.offsets.limits import too_large
-from keylane.offsets.positions import Move, PositionMap, move_to
+from keylane.offsets.positions import PositionMap, move_to
+from keylane.offsets.progress import Progress
 from keylane.offsets.scan import ScanIndex
-from keylane.offsets.unsaved import Unsaved
 from keylane.offsets.values import (
     INDIVIDUAL_COMMITS_MAX,
     NO_LEADER_EPOCH,
@@ -33,30 +38,22 @@ from keylane.offsets.values import (
     Changes,
     CommitError,
     CommitOutcome,
-    LanePosition,
     Position,
     Reconciled,
     is_below,
-    lane_position,
 )
 
 
-class OffsetState:
+class OffsetState(Progress):
     """Committed progress of one (group, topic id, partition).
 
     Use: copy, commit and settle on the copy, push its `stable_position` to Kafka with the caller's
     member id and generation, and only when Kafka took it `mark_pushed`, put the copy in the
     state's place and append its `unsaved()` to the journal. A refused push leaves no trace. When
     the append fails the copy stays: Kafka has its stable offset, and the next append repeats it.
-
-    Invariants: positions cover the hash space exactly, neighbours differ; ranges are disjoint,
-    apart, and above S; no `counted` lies inside a range; `offset <= counted`.
     """
 
-    __slots__ = (
-        "_positions", "_ranges", "_stable_position", "_unsaved",
-        "hash_tag", "individual_commits_max", "pushed", "topic_name",
-    )  # fmt: skip
+    __slots__ = ("hash_tag", "individual_commits_max", "pushed", "topic_name")
 
     def __init__(
         self,
@@ -79,26 +76,25 @@ class OffsetState:
         self.individual_commits_max = individual_commits_max
         self.pushed = committed
         """Kafka's own group offset as last seen or set; None: none there."""
-        self._positions = PositionMap(Position(start, start, committed=committed is not None))
-        self._ranges = RangeSet()
-        self._unsaved = Unsaved()
-        self._stable_position: int | None = None
+        super().__init__(Position(start, start, committed=committed is not None))
 
     @classmethod
     def restore(
         cls,
         *,
         positions: PositionMap,
-        ranges: Iterable[Range],
+        ranges: Iterable[KeyedRange],
         pushed: int | None,
         topic_name: str = "",
         individual_commits_max: int = INDIVIDUAL_COMMITS_MAX,
         hash_tag: str = "",
+        knows_keys: bool = False,
     ) -> OffsetState:
         """Rebuild a state from journal records.
 
         Ranges that the stable offset has passed, or that a crash left beside their merged form,
         become tombstones of `unsaved()`.
+        knows_keys: the record of positions says that there are ranges of some keys only.
         """
         state = cls(
             committed=pushed,
@@ -108,15 +104,17 @@ class OffsetState:
         )
         state._positions = positions.copy()
         state._unsaved.positions = False
+        if knows_keys:
+            state._unsaved.note_has_keys()
         for item in sorted(set(ranges)):
             # A stored range counts as saved: only its difference to the merged form does not.
-            edit = state._unsaved.note(state._ranges.add(*item))
+            edit = state._unsaved.note(state._ranges.add(item.first, item.last, item.key_range))
             state._unsaved.note_stored(item, is_held=item in edit.added)
         state._raise_and_prune()
         return state
 
     def copy(self) -> OffsetState:
-        """Return an independent copy. Cost: of ranges, 0.2 ms at 100,000; positions are shared."""
+        """Return an independent copy: positions and ranges are shared until one side changes."""
         other: OffsetState = OffsetState.__new__(OffsetState)
         other.topic_name, other.pushed = self.topic_name, self.pushed
         other.hash_tag = self.hash_tag
@@ -138,85 +136,6 @@ class OffsetState:
             f"OffsetState(stable_offset={self.stable_offset}, pushed={self.pushed}, "
             f"positions={len(self._positions)}, ranges={len(self._ranges)})"
         )
-
-    # -- reading -------------------------------------------------------------------------
-
-    @property
-    def stable_position(self) -> int:
-        """Kafka's form of the stable offset: everything before it is committed by everyone."""
-        if self._stable_position is None:
-            self._stable_position = self._positions.lowest
-        return self._stable_position
-
-    @property
-    def fastest_position(self) -> int:
-        """The position of the lane that is furthest ahead."""
-        return self._positions.highest
-
-    @property
-    def concluded_end(self) -> int:
-        """Behind the furthest offset that counts though no member named it; 0: there is none."""
-        last = self._ranges.last
-        return max(self._positions.concluded_end, 0 if last is None else last + 1)
-
-    @property
-    def stable_offset(self) -> int:
-        """S of the KIP draft, up to and including which everything is committed by everyone."""
-        return self.stable_position - 1
-
-    @property
-    def committed(self) -> bool:
-        """Return whether the group has committed anything here."""
-        return bool(self._ranges) or self._positions.is_committed
-
-    @property
-    def is_said(self) -> bool:
-        """True: members said all of the stable position, and no scan has led any lane there."""
-        return self._positions.is_said(self.stable_position)
-
-    def positions_held(self) -> PositionMap:
-        """Return positions as they are now: shared, and copied by whichever side changes first."""
-        return self._positions.copy()
-
-    def positions(self) -> list[tuple[int, int, Position]]:
-        """Return `(lo, hi, position)` of every interval of the hash space, ascending."""
-        return list(self._positions.items())
-
-    @property
-    def range_count(self) -> int:
-        """Number of `ranges`."""
-        return len(self._ranges)
-
-    def ranges(self) -> list[Range]:
-        """Return the committed offset ranges above S, inclusive, ascending."""
-        return list(self._ranges)
-
-    def position_of(self, *key_ranges: KeyRange) -> LanePosition:
-        """Return where a member that takes over all of `key_ranges` has to start.
-
-        NOT_COMMITTED when no part of it was ever committed. The leader epoch goes only with
-        the offset that it was committed for: with a later one a client would see a truncated log.
-        """
-        return lane_position(self._pieces(key_ranges))
-
-    def uncommitted_ranges(self, first: int, last: int, key_range: KeyRange = WHOLE) -> list[Range]:
-        """Return what `key_range` still has to process of `[first, last]` ("gap amending")."""
-        pieces = self._positions.values(key_range.lo, key_range.hi)
-        start = min(position.counted for position in pieces)
-        return self._ranges.gaps(max(first, start), last)
-
-    def is_committed(self, first: int, last: int) -> bool:
-        """Return whether every offset of `[first, last]` is committed for all keys."""
-        first = max(first, self.stable_position)
-        return last < first or self._ranges.covers(first, last)
-
-    def unsaved(self) -> Changes:
-        """Return what the journal lacks, which may be written from now on; see `mark_saved`."""
-        return self._unsaved.report()
-
-    def ranges_held(self) -> list[Range]:
-        """Return every range that the journal may hold a record of, to delete them all."""
-        return sorted(self._unsaved.held(self._ranges))
 
     # -- commits -------------------------------------------------------------------------
 
@@ -260,7 +179,7 @@ class OffsetState:
             return here if old.counted <= offset else here._replace(counted=old.counted)
 
         if goes_back:
-            self._unsaved.note(self._ranges.remove_from(offset))
+            self._unsaved.note(self._ranges.remove_from(offset, key_ranges))
         for key_range in key_ranges:
             self._update(key_range.lo, key_range.hi, moved)
             if scan is not None or self._ranges:
@@ -268,47 +187,60 @@ class OffsetState:
         self._prune()
         return CommitOutcome(CommitError.NONE, self.stable_offset, back_from=back_from)
 
-    def commit_ranges(self, ranges: Sequence[Range]) -> CommitOutcome:
-        """Take a commit of inclusive offset ranges, for all keys.
+    def commit_ranges(
+        self,
+        ranges: Sequence[Range],
+        key_ranges: Sequence[KeyRange] = (WHOLE,),
+        scan: ScanIndex | None = None,
+    ) -> CommitOutcome:
+        """Take a commit of inclusive offset ranges: their records of these keys are done.
 
         An entry wholly behind S is answered with TOO_OLD, and the others are taken all the same.
         An entry that was committed before is ignored and reported in `duplicates`.
-        The native client will commit so; nothing else does.
+        MAX_REACHED: nothing is taken, there would be more ranges than `individual_commits_max`.
         """
         if len(ranges) > RANGES_PER_COMMIT_MAX:
             return CommitOutcome(CommitError.TOO_MANY_RANGES, self.stable_offset)
         if any(not 0 <= first <= last <= RANGE_LAST_MAX for first, last in ranges):
             return CommitOutcome(CommitError.INVALID, self.stable_offset)
+        error = too_large(self._positions, key_ranges, None)
+        if error is not None:
+            return CommitOutcome(error, self.stable_offset)
         stable_before = self.stable_position
-        draft, fresh, duplicates = self._ranges.copy(), list[Range](), list[Range]()
+        cells, fresh, duplicates = list(self._cells(key_ranges)), RangeSet(), list[Range]()
         for first, last in ranges:
-            if last >= stable_before and draft.covers(max(first, stable_before), last):
+            if last < stable_before:
+                continue
+            if all(covers_all((*sets, fresh), max(first, here), last) for here, sets in cells):
                 duplicates.append((first, last))
-            elif last >= stable_before:
-                fresh.append((max(first, stable_before), last))
-                draft.add(*fresh[-1])
-        draft.remove_below(draft.skip(stable_before))
-        if len(draft) > max(self.individual_commits_max, len(self._ranges)):
+            else:
+                fresh.add(max(first, stable_before), last)
+        if not self._take_ranges(fresh, key_ranges, scan):
             return CommitOutcome(CommitError.MAX_REACHED, self.stable_offset)
-        for entry in fresh:
-            self._unsaved.note(self._ranges.add(*entry))
-        self._raise_and_prune()
         too_old = any(last < stable_before for _, last in ranges)
         error = CommitError.TOO_OLD if too_old else CommitError.NONE
         return CommitOutcome(error, self.stable_offset, duplicates=tuple(duplicates))
 
-    def is_settled(self, scan: ScanIndex) -> bool:
-        """Return whether `settle` is sure to move nothing: there was no news of the scan since."""
-        return not self._ranges and self._positions.is_led(scan)
+    def _take_ranges(
+        self, fresh: RangeSet, key_ranges: Sequence[KeyRange], scan: ScanIndex | None
+    ) -> bool:
+        """Add ranges, and lead positions through them; False: there would be too many."""
+        draft, edits, passed_count = self._ranges.copy(), list[KeyedEdit](), 0
+        for key_range in key_ranges:
+            edits += [draft.add(*entry, key_range) for entry in fresh]
+            start = min(piece.counted for piece in self._pieces((key_range,)))
+            of_keys = draft.of(key_range)
+            passed_count += of_keys is not None and of_keys.skip(start) > start
+        if len(draft) - passed_count > max(self.individual_commits_max, len(self._ranges)):
+            return False
+        self._ranges = draft
+        for edit in edits:
+            self._unsaved.note(edit)
 
-    def settle(self, scan: ScanIndex) -> bool:
-        """Raise every position over what holds no record for it; True when something moved."""
-        if self._ranges:  # ranges and scanned gaps lead on in turn
-            moved = self._settle(WHOLE, scan)
-        elif moved := self._positions.lead_on(scan):
-            self._note_moved()
+        for key_range in key_ranges:
+            self._settle(key_range, scan, says=True)
         self._prune()
-        return moved
+        return True
 
     def rehash(self, hash_tag: str) -> None:
         """Go over to another key hash: all keys begin again at the stable position."""
@@ -355,7 +287,7 @@ class OffsetState:
 
     def delete_lane(self, key_range: KeyRange, *, base: int) -> None:
         """Forget the commit of a lane (OffsetDelete); it is assumed to start again at `base`."""
-        self._unsaved.note(self._ranges.remove_from(base))
+        self._unsaved.note(self._ranges.remove_from(base, (key_range,)))
         self._move(move_to(Position(base, base, committed=False)), key_range)
 
     def cut(self, end: int) -> bool:
@@ -364,7 +296,7 @@ class OffsetState:
         What members said stays, as it does at Kafka: their clients find out that their offset is
         of another log, and begin where `auto.offset.reset` says. True when something moved.
         """
-        dropped = self._unsaved.note(self._ranges.remove_from(end))
+        dropped = self._unsaved.note(self._ranges.remove_from(end, (WHOLE,)))
         return self._move(lambda _lo, _hi, old: old.cut_at(end)) or bool(dropped.removed)
 
     def advance_log_start(self, log_start_offset: int) -> bool:
@@ -383,80 +315,17 @@ class OffsetState:
             self.pushed = position
             self._unsaved.positions = True
 
+    def unsaved(self) -> Changes:
+        """Return what the journal lacks, which may be written from now on; see `mark_saved`."""
+        return self._unsaved.report(has_keys=self.has_key_ranges)
+
+    def ranges_held(self) -> list[KeyedRange]:
+        """Return every range that the journal may hold a record of, to delete them all."""
+        return sorted(self._unsaved.held(self._ranges))
+
     def mark_saved(self) -> None:
         """Remember that the journal holds everything that `unsaved()` has returned.
 
         Nothing may have changed in between: the caller holds the group's lock.
         """
         self._unsaved.saved()
-
-    def check(self) -> None:
-        """Assert the invariants of the class; tests call it after every step."""
-        self._positions.check()
-        self._ranges.check()
-        places = [position for _, _, position in self._positions.items()]
-        assert self.stable_position == min(position.counted for position in places)
-        for position in places:
-            assert 0 <= position.offset <= position.counted
-            assert self._ranges.skip(position.counted) == position.counted
-        assert all(first > self.stable_position for first, _ in self._ranges)
-        self._unsaved.check(self._ranges)
-
-    def _move(self, move: Move, key_range: KeyRange = WHOLE) -> bool:
-        """Change positions, and what follows of that; True when something moved."""
-        moved = self._update(key_range.lo, key_range.hi, move)
-        self._raise_and_prune()
-        return moved
-
-    def _update(self, lo: int, hi: int, move: Move) -> bool:
-        moved = self._positions.update(lo, hi, move)
-        if moved:
-            self._note_moved()
-        return moved
-
-    def _note_moved(self) -> None:
-        self._unsaved.positions, self._stable_position = True, None
-
-    def _pieces(self, key_ranges: Iterable[KeyRange]) -> list[Position]:
-        return [
-            value
-            for key_range in key_ranges
-            for value in self._positions.values(key_range.lo, key_range.hi)
-        ]
-
-    def _settle(self, key_range: KeyRange, scan: ScanIndex | None) -> bool:
-        def settled(lo: int, hi: int, old: Position) -> Position:
-            """Go through ranges and scanned gaps in turn until neither leads on."""
-            counted, committed = old.counted, old.committed
-            while True:
-                skipped = self._ranges.skip(counted)
-                # Passing a range is a commit of its offsets, also of what was uncommitted.
-                committed = committed or skipped > counted
-                if scan is not None:
-                    skipped = scan.effective(KeyRange(lo=lo, hi=hi), skipped)
-                if skipped == counted:
-                    if counted == old.counted and committed == old.committed:
-                        return old
-                    return old._replace(counted=counted, committed=committed)
-                counted = skipped
-
-        # Lane by lane: an interval that holds several is only as far as the first of them.
-        parts = (key_range,) if scan is None else scan.lanes_of(key_range)
-        moved = False
-        for part in parts:
-            moved |= self._update(part.lo, part.hi, settled)
-        return moved
-
-    def _raise_and_prune(self) -> None:
-        """Take every position through the ranges, then drop the ranges that S has passed."""
-        if self._ranges:
-            self._settle(WHOLE, None)
-        self._prune()
-
-    def _prune(self) -> None:
-        if self._ranges:
-            self._unsaved.note(self._ranges.remove_below(self.stable_position))
-
-    def _restart(self, offset: int, *, committed: bool) -> None:
-        self._unsaved.note(self._ranges.remove_from(0))
-        self._move(move_to(Position(offset, offset, committed=committed)))

@@ -80,7 +80,7 @@ class _Written:
     """Positions that the journal holds, if that is sure."""
     pending: PositionMap | None = None
     """Positions that were given out to be written, without an ack."""
-    names: tuple[str, str] = ("", "")
+    names: tuple[str, str, bool] = ("", "", False)
     """Topic name and key hash of the last whole record."""
     count: int = 0
     """Steps behind the whole record."""
@@ -179,7 +179,7 @@ class Steps:
         is_whole: bool,
     ) -> list[Entry]:
         positions = state.positions_held()
-        written.pending, written.names = positions, (state.topic_name, state.hash_tag)
+        written.pending, written.names = positions, _names(state)
         written.base, written.count, written.room = None, 0, 0
         if not is_whole and len(positions) >= INTERVALS_MIN:
             self._base_last = written.base = max(now_ms, self._base_last + 1)
@@ -191,6 +191,7 @@ class Steps:
                 hash_tag=state.hash_tag,
                 positions=positions.ends(),
                 base=written.base,
+                has_key_ranges=state.has_key_ranges,
             )
         )
         if written.base is not None:
@@ -199,6 +200,11 @@ class Steps:
         written.numbers_kept = min(STEPS_MAX, written.room // STEP_BYTES_MIN)
         unused = range(written.numbers_kept, written.numbers)
         return [(key, value), *((StepKey(key, number), None) for number in unused)]
+
+
+def _names(state: OffsetState) -> tuple[str, str, bool]:
+    """What a whole record says and a step does not."""
+    return state.topic_name, state.hash_tag, state.has_key_ranges
 
 
 def _step(
@@ -211,7 +217,7 @@ def _step(
     step = positions.step_from(held)
     if 2 * len(step.changes) > len(positions):
         return None
-    if written.names != (state.topic_name, state.hash_tag):
+    if written.names != _names(state):
         return None
     value = write_step(StepValue(timestamp_ms=now_ms, base=base, pushed=state.pushed, step=step))
     return value if len(value) <= written.room else None

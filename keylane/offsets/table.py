@@ -14,7 +14,7 @@ from typing import Final
 
 from keylane.errors import JournalInvalid
 from keylane.offsets.intents import Intents
-from keylane.offsets.intervals import Range
+from keylane.offsets.keyed_ranges import KeyedRange
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.records.held import HeldTable
 from keylane.offsets.records.journal import (
@@ -118,6 +118,8 @@ class OffsetTable:
                 self._steps.forget(key)
                 self._orphans |= loading.orphans(key)
                 continue
+            dropped = loading.ranges - loading.known_ranges()
+            self._orphans |= {RangeKey(key, *item) for item in dropped}
             if loading.epoch is not None:
                 self._epochs[key] = loading.epoch
             if loading.pusher is not None:
@@ -128,7 +130,7 @@ class OffsetTable:
         self._loading.clear()
         return LoadReport(
             state_count=len(self),
-            range_count=sum(len(state.ranges()) for _, state in self.items()),
+            range_count=sum(state.range_count for _, state in self.items()),
             damaged_count=self._damaged_count,
             damaged=tuple(self._damaged),
             orphan_count=len(self._orphans),
@@ -436,7 +438,7 @@ class OffsetTable:
             del self._layouts[view]
 
     def _ranges(
-        self, key: StateKey, ranges: Iterable[Range], value: bytes | None
+        self, key: StateKey, ranges: Iterable[KeyedRange], value: bytes | None
     ) -> list[JournalRecord]:
         return [self._record(RangeKey(key, *bounds), value) for bounds in ranges]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from keylane.offsets.intervals import Range, RangeEdit
+from keylane.offsets.keyed_ranges import KeyedEdit, KeyedRange
 from keylane.offsets.values import Changes
 
 
@@ -18,14 +18,16 @@ class Unsaved:
     `(ranges - added) | removed | attempted`.
     """
 
-    __slots__ = ("_added", "_attempted", "_removed", "positions")
+    __slots__ = ("_added", "_attempted", "_has_keys", "_removed", "_reported", "positions")
 
     def __init__(self) -> None:
         self.positions = True
         """True: the positions, or anything else outside of the ranges, changed."""
-        self._added: set[Range] = set()
-        self._removed: set[Range] = set()
-        self._attempted: set[Range] = set()
+        self._added: set[KeyedRange] = set()
+        self._removed: set[KeyedRange] = set()
+        self._attempted: set[KeyedRange] = set()
+        self._has_keys = self._reported = False
+        """The record of positions says, or is about to say, that there are ranges of some keys."""
 
     def copy(self) -> Unsaved:
         """Return an independent copy."""
@@ -33,9 +35,10 @@ class Unsaved:
         other.positions = self.positions
         other._added, other._removed = self._added.copy(), self._removed.copy()
         other._attempted = self._attempted.copy()
+        other._has_keys, other._reported = self._has_keys, self._reported
         return other
 
-    def note(self, edit: RangeEdit) -> RangeEdit:
+    def note(self, edit: KeyedEdit) -> KeyedEdit:
         """Fold in what one call changed; returns its argument."""
         for item in edit.removed:
             if item in self._added:
@@ -51,35 +54,44 @@ class Unsaved:
             self._added.add(item)
         return edit
 
-    def note_stored(self, item: Range, *, is_held: bool) -> None:
+    def note_stored(self, item: KeyedRange, *, is_held: bool) -> None:
         """Note while loading that the journal holds `item`, and whether the state does too."""
         if is_held:
             self._added.discard(item)
         else:
             self._removed.add(item)
 
-    def report(self) -> Changes:
-        """Return what has to be written; from now on it may be in the journal."""
+    def note_has_keys(self) -> None:
+        """Note while loading that the record of positions knows of ranges of some keys."""
+        self._has_keys = True
+
+    def report(self, *, has_keys: bool = False) -> Changes:
+        """Return what has to be written; from now on it may be in the journal.
+
+        has_keys: there are ranges of some keys only, which the record of positions has to say.
+        """
+        self._reported = has_keys
+        positions = self.positions or has_keys != self._has_keys
         if not (self._added or self._removed):  # the rule: stock clients commit no ranges
-            return Changes(self.positions, (), ())
+            return Changes(positions, (), ())
         self._attempted |= self._added | self._removed
         return Changes(
-            positions=self.positions,
+            positions=positions,
             puts=tuple(sorted(self._added)),
             tombstones=tuple(sorted(self._removed)),
         )
 
     def saved(self) -> None:
         """Note that all that was given out is in the journal."""
-        self.positions = False
+        self.positions, self._has_keys = False, self._reported
         for items in (self._added, self._removed, self._attempted):
             items.clear()
 
-    def held(self, ranges: Iterable[Range]) -> set[Range]:
+    def held(self, ranges: Iterable[KeyedRange]) -> set[KeyedRange]:
         """Return every range that the journal may hold, `ranges` being those of the state."""
         return (set(ranges) - self._added) | self._removed | self._attempted
 
-    def check(self, ranges: Iterable[Range]) -> None:
+    def check(self, ranges: Iterable[KeyedRange]) -> None:
         """Assert the invariants of the class against the state's ranges."""
         present = set(ranges)
         assert not self._added & self._removed

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.intervals import Range
+from keylane.offsets.keyed_ranges import KeyedRange
 
 NO_OFFSET: Final = -1
 """OffsetFetch's answer for "no commit"; the client then applies its own reset policy."""
@@ -193,8 +194,8 @@ class Changes(NamedTuple):
     """Changes that the journal does not hold yet."""
 
     positions: bool
-    puts: tuple[Range, ...]
-    tombstones: tuple[Range, ...]
+    puts: tuple[KeyedRange, ...]
+    tombstones: tuple[KeyedRange, ...]
 
     def __bool__(self) -> bool:
         return self.positions or bool(self.puts) or bool(self.tombstones)

@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LaneLayout
-from keylane.keyrange.space import KeyRange
+from keylane.keyrange.space import WHOLE, KeyRange
 from keylane.offsets.records.journal import JournalRecord, StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -97,14 +97,18 @@ class OffsetHistory(RuleBasedStateMachine):
         self._take(draft)
 
     @precondition(lambda self: len(self.twin.log) > 0)
-    @rule(starts=st.lists(st.tuples(fractions, st.integers(0, 5)), min_size=1, max_size=4))
-    def commit_ranges(self, starts: list[tuple[int, int]]) -> None:
+    @rule(
+        starts=st.lists(st.tuples(fractions, st.integers(0, 5)), min_size=1, max_size=4),
+        parts=st.lists(lanes, max_size=2),
+    )
+    def commit_ranges(self, starts: list[tuple[int, int]], parts: list[KeyRange]) -> None:
+        """Of all keys, or of the lanes of a member."""
         ranges = [(self._at(at), self._at(at) + size) for at, size in starts]
         ranges = [(first, min(last, len(self.twin.log) - 1)) for first, last in ranges]
         ranges = [bounds for bounds in ranges if bounds[0] <= bounds[1]]
         draft = self.state.copy()
-        self.twin.commit_ranges(ranges)
-        outcome = draft.commit_ranges(ranges)
+        self.twin.commit_ranges(ranges, *parts)
+        outcome = draft.commit_ranges(ranges, parts or WHOLE)
         assert outcome.error in {CommitError.NONE, CommitError.TOO_OLD}
         self._take(draft)
 
@@ -201,6 +205,14 @@ class OffsetHistory(RuleBasedStateMachine):
         for lo, hi, position in self.state.positions():
             mine = atoms_of(KeyRange(lo=lo, hi=hi))
             assert position.counted <= self.twin.first_uncommitted(mine)
+        for lane in SCAN_LANES:
+            mine = self.twin.records_of(atoms_of(lane))
+            ranges = self.state.ranges(lane)
+            passed = {o for first, last in ranges for o in range(first, last + 1)}
+            assert mine & passed <= self.twin.done, "a range has what is done, and nothing else"
+            end = len(self.twin.log)
+            undone = self.state.uncommitted_ranges(0, end, lane)
+            assert not passed & {o for first, last in undone for o in range(first, last + 1)}
 
     @invariant()
     def steady(self) -> None:

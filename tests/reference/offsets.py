@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from keylane.keyrange.space import KeyRange, split_even
+from keylane.keyrange.space import WHOLE, KeyRange, split_even
 
 ATOM_COUNT = 24
 """1, 2, 3, 4, 6, 8, 12 and 24 lanes have all their borders between atoms."""
@@ -39,7 +39,10 @@ class OffsetTwin:
     """The atom of each offset's record; None: no record there (a control batch)."""
     scanned: set[int] = field(default_factory=set)
     holes: set[int] = field(default_factory=set)
-    individual: set[int] = field(default_factory=set)
+    individual: set[tuple[int, int]] = field(default_factory=set)
+    """(offset, atom) above the atom's place."""
+    ranged: dict[KeyRange, set[int]] = field(default_factory=dict)
+    """The same as it was committed."""
     done: set[int] = field(default_factory=set)
     atoms: list[Progress] = field(default_factory=list)
 
@@ -53,7 +56,8 @@ class OffsetTwin:
         ahead = max(self.atoms[a].counted for a in mine)
         goes_back = offset < (ahead if reset else lowest)
         if goes_back:
-            self.individual = {o for o in self.individual if o < offset}
+            # A range loses all of its keys where any of them goes back.
+            self.forget_individual(mine, offset)
             self.done -= {o for o in self.records_of(mine) if o >= offset}
         for atom in (self.atoms[a] for a in mine):
             if goes_back or (not atom.committed and offset < atom.said):
@@ -63,23 +67,58 @@ class OffsetTwin:
             atom.committed = True
         self.done |= {o for o in self.records_of(mine) if o < offset}
 
-    def commit_ranges(self, ranges: list[tuple[int, int]]) -> None:
-        """Every offset of the ranges is done, whatever its key."""
+    def commit_ranges(self, ranges: list[tuple[int, int]], *key_ranges: KeyRange) -> None:
+        """Every record of these keys in the ranges is done; no key range is all keys."""
+        wholes = [WHOLE[0]] if not key_ranges else list(key_ranges)
         stable = self.stable_position
-        for first, last in ranges:
-            self.individual |= {o for o in range(first, last + 1) if o >= stable}
-            self.done |= set(range(first, last + 1))
+        for key_range in wholes:
+            mine = atoms_of(key_range)
+            for first, last in ranges:
+                offsets = {o for o in range(first, last + 1) if o >= stable}
+                self.ranged.setdefault(key_range, set()).update(offsets)
+                self.done |= {o for o in range(first, last + 1) if self.atom_at(o) in (None, *mine)}
+                self.individual |= {(o, atom) for o in offsets for atom in mine}
+            for number in mine:
+                atom = self.atoms[number]
+                while (atom.counted, number) in self.individual:
+                    atom.counted, atom.committed = atom.counted + 1, True
+                    atom.said = atom.counted  # a lower commit of this member is meant
+        self.prune()
+
+    def prune(self) -> None:
+        """Ranges are forgotten once all of their keys stand behind them."""
+        for key_range, offsets in self.ranged.items():
+            lowest = min(self.atoms[a].counted for a in atoms_of(key_range))
+            offsets -= {o for o in offsets if o < lowest}
+        self.individual = {
+            (o, a)
+            for key_range, offsets in self.ranged.items()
+            for a in atoms_of(key_range)
+            for o in offsets
+        }
+
+    def atom_at(self, offset: int) -> int | None:
+        """The atom of a record; None: there is none."""
+        return self.log[offset] if offset < len(self.log) else None
+
+    def forget_individual(self, atoms: list[int], offset: int) -> None:
+        """Ranges that meet any of these keys end before `offset`."""
+        for key_range, offsets in self.ranged.items():
+            if set(atoms_of(key_range)) & set(atoms):
+                offsets -= {o for o in offsets if o >= offset}
+        self.prune()
 
     def settle(self, *, scan: bool) -> None:
         """Walk every atom as far as nothing is left to be committed."""
         for number, atom in enumerate(self.atoms):
             while True:
-                if atom.counted in self.individual:
+                if (atom.counted, number) in self.individual:
                     atom.counted, atom.committed = atom.counted + 1, True
                 elif scan and self.nothing_left(number, atom.counted):
                     atom.counted += 1
                 else:
                     break
+        self.prune()
 
     def nothing_left(self, number: int, offset: int) -> bool:
         """Whether the atom's lane has no record from here to the end of the scanned region."""
@@ -98,6 +137,7 @@ class OffsetTwin:
     def restart_at(self, offset: int, *, committed: bool) -> None:
         """Everything starts at `offset` again."""
         self.individual.clear()
+        self.ranged.clear()
         self.done = {o for o in range(len(self.log)) if o < offset}
         self.atoms = [Progress(said=offset, counted=offset, committed=committed) for _ in ATOMS]
 
@@ -105,7 +145,7 @@ class OffsetTwin:
         """Another log goes on at `end`; what members said stands, as it does at Kafka."""
         self.log = self.log[:end] + fresh
         self.scanned, self.holes = set(), set()
-        self.individual = {o for o in self.individual if o < end}
+        self.forget_individual(list(range(ATOM_COUNT)), end)
         self.done = {o for o in self.done if o < end}
         for number, atom in enumerate(self.atoms):
             if atom.committed:

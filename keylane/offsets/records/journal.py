@@ -5,6 +5,7 @@ Source: docs/decisions/005, 006, 022, 027, 038, 042.
     key   = int16 version, int8 kind, then
             positions (1)  group, topic id, int32 partition
             range     (2)  group, topic id, int32 partition, int64 first, int64 last
+            key range (10) the same, and int64 first hash, int64 last hash
             layout    (3)  view name
             intent    (5)  group, topic id, int32 partition, int64 offset (-1: none)
             epoch     (6)  group, topic id, int32 partition
@@ -15,8 +16,9 @@ Source: docs/decisions/005, 006, 022, 027, 038, 042.
                            int64 last hash, int8 flags (1: committed), int64 offset,
                            int64 counted, int32 leader epoch, nullable metadata; in version 1,
                            behind which steps may stand, int64 base before all of it; in versions
-                           2 and 3 the same, and the tag of the key hash behind the topic name
-            range          int32 leader epoch, member id
+                           2 and 3 the same, and the tag of the key hash behind the topic name; 4
+                           more, where records of key ranges count beside it
+            range          int32 leader epoch, member id; of a key range as well
             layout         topic id, int32 partition count, int32 lane count, and in version 1,
                            for lanes of unequal ranges or of another key hash, the SHA-256 of
                            their cuts or of the hash's name
@@ -45,6 +47,7 @@ from typing import Final, NamedTuple
 
 from keylane.config.own_names import JOURNAL_TOPIC
 from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX
+from keylane.offsets.keyed_ranges import KeyedRange
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.records.journal_parts import (
     INTERVAL_BYTES_MIN,
@@ -75,6 +78,9 @@ BASE_VERSION: Final = 1
 """Version of positions that are but a base: a keylane without steps must not take them for all."""
 HASH_VERSION: Final = 2
 """Added to the version of positions by another hash than XXH64: an older keylane leaves them."""
+KEY_RANGES_VERSION: Final = 4
+"""Added where key ranges stand beside: an older keylane goes on at Kafka's own offset."""
+VERSION_MAX: Final = KEY_RANGES_VERSION + HASH_VERSION + BASE_VERSION
 KEY_HEAD: Final = struct.Struct(">hb")
 """Version, kind."""
 VALUE_HEAD: Final = struct.Struct(">hq")
@@ -89,6 +95,7 @@ INTENT: Final = 5
 EPOCH: Final = 6
 STEP: Final = 7
 PUSHER: Final = 8
+KEY_RANGE: Final = 10
 STEPS_MAX: Final = 1024
 """Steps behind one whole record: a load goes through them, and a deletion deletes them."""
 GROUPS_REMEMBERED: Final = 512
@@ -128,6 +135,13 @@ class RangeKey:
     state: StateKey
     first: int
     last: int
+    lo: int = 0
+    hi: int = HASH_MAX
+
+    @property
+    def range(self) -> KeyedRange:
+        """Return the range without its place."""
+        return KeyedRange(self.first, self.last, self.lo, self.hi)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +206,8 @@ class PositionsValue:
     """`(last hash, position)` ascending; the last hash of all is HASH_MAX."""
     hash_tag: str = ""
     """Key hash by which keys have positions, `KeyHash.tag`."""
+    has_key_ranges: bool = False
+    """True: there may be ranges of some keys only."""
     base: int | None = None
     """Steps that name it go on from here; None: there are none, and any keylane reads this."""
 
@@ -271,7 +287,10 @@ def ic_partition(group: str, count: int) -> int:
 def write_key(key: Key) -> bytes:
     """Encode a key. Raises: ValueError, a name is longer than Kafka allows."""
     writer = Writer(flexible=False)
-    writer.raw(KEY_HEAD.pack(KEY_VERSION, KINDS[type(key)]))
+    kind = KINDS[type(key)]
+    if isinstance(key, RangeKey) and not key.range.is_whole:
+        kind = KEY_RANGE
+    writer.raw(KEY_HEAD.pack(KEY_VERSION, kind))
     if isinstance(key, LayoutKey):
         writer.string(key.view)
         return writer.to_bytes()
@@ -284,6 +303,9 @@ def write_key(key: Key) -> bytes:
         case RangeKey():
             writer.int64(key.first)
             writer.int64(key.last)
+            if kind == KEY_RANGE:
+                writer.int64(key.lo)
+                writer.int64(key.hi)
         case IntentKey():
             writer.int64(number_of(key.offset))
     return writer.to_bytes()
@@ -303,15 +325,13 @@ def read_key(reader: Reader) -> Key | None:
     kind = reader.int8()
     if kind == LAYOUT:
         return LayoutKey(reader.string())
-    if kind not in KINDS.values():
+    if kind not in (*KINDS.values(), KEY_RANGE):
         return None
     group, topic_id, partition = reader.string(), uuid.UUID(bytes=reader.uuid()), reader.int32()
     expect(f"partition {partition}", that=partition >= 0)
     state = StateKey(group, topic_id, partition)
-    if kind == RANGE:
-        first, last = reader.int64(), reader.int64()
-        expect(f"range from {first} to {last}", that=0 <= first <= last <= RANGE_LAST_MAX)
-        return RangeKey(state, first, last)
+    if kind in (RANGE, KEY_RANGE):
+        return _range_key(reader, state, has_keys=kind == KEY_RANGE)
     if kind == INTENT:
         return IntentKey(state, read_offset(reader))
     if kind == STEP:
@@ -321,6 +341,17 @@ def read_key(reader: Reader) -> Key | None:
     if kind == POSITIONS:
         return state
     return EpochKey(state) if kind == EPOCH else PusherKey(state)
+
+
+def _range_key(reader: Reader, state: StateKey, *, has_keys: bool) -> RangeKey:
+    first, last = reader.int64(), reader.int64()
+    expect(f"range from {first} to {last}", that=0 <= first <= last <= RANGE_LAST_MAX)
+    if not has_keys:
+        return RangeKey(state, first, last)
+    lo, hi = reader.int64(), reader.int64()
+    expect(f"keys from {lo} to {hi}", that=0 <= lo <= hi <= HASH_MAX)
+    expect("all keys, as a range of some", that=(lo, hi) != (0, HASH_MAX))
+    return RangeKey(state, first, last, lo, hi)
 
 
 def write_value(value: Value) -> bytes:
@@ -367,11 +398,12 @@ def read_intent(reader: Reader) -> IntentValue:
 def read_positions(reader: Reader) -> PositionsValue:
     """Decode the value of a `StateKey`."""
     version = reader.int16()
-    expect(f"value version {version}", that=0 <= version <= HASH_VERSION + BASE_VERSION)
+    expect(f"value version {version}", that=0 <= version <= VERSION_MAX)
     timestamp_ms = reader.int64()
     base = reader.int64() if version & BASE_VERSION else None
     expect(f"base {base}", that=base is None or base >= 0)
-    return replace(_positions(reader, timestamp_ms, has_hash=version >= HASH_VERSION), base=base)
+    found = _positions(reader, timestamp_ms, has_hash=bool(version & HASH_VERSION))
+    return replace(found, base=base, has_key_ranges=bool(version & KEY_RANGES_VERSION))
 
 
 def _version_of(value: Value) -> int:
@@ -379,7 +411,8 @@ def _version_of(value: Value) -> int:
         case LayoutValue() if value.fingerprint:
             return CUT_LAYOUT_VERSION
         case PositionsValue():
-            return _hash_version(value) + (0 if value.base is None else BASE_VERSION)
+            version = _hash_version(value) + (0 if value.base is None else BASE_VERSION)
+            return version + (KEY_RANGES_VERSION if value.has_key_ranges else 0)
         case IntentValue():
             return _hash_version(value.after)
         case _:

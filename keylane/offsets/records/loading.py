@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from keylane.errors import JournalInvalid
-from keylane.offsets.intervals import Range
+from keylane.offsets.keyed_ranges import KeyedRange
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.records.journal import (
     EpochKey,
@@ -55,7 +55,7 @@ class Loading:
     """Of the last record of positions."""
     steps: dict[int, StepValue | None] = field(default_factory=dict)
     """By number; None: it is damaged."""
-    ranges: set[Range] = field(default_factory=set)
+    ranges: set[KeyedRange] = field(default_factory=set)
     damaged_ranges: set[RangeKey] = field(default_factory=set)
     epoch: EpochStart | None = None
     pusher: Pusher | None = None
@@ -91,16 +91,29 @@ class Loading:
         positions, pushed = walked(self.positions, self.steps, is_moving=is_moving)
         return OffsetState.restore(
             positions=positions,
-            ranges=self.ranges,
+            ranges=self.known_ranges(),
             pushed=pushed,
             topic_name=self.positions.topic_name,
             hash_tag=self.positions.hash_tag,
             individual_commits_max=individual_commits_max,
+            knows_keys=self.positions.has_key_ranges,
         )
+
+    def known_ranges(self) -> set[KeyedRange]:
+        """Return ranges that the positions stand beside.
+
+        Positions without a word of key ranges were written by a keylane that does not know them,
+        which may have been told to go back: what is of some keys only is dropped then.
+        """
+        if self.positions is None:
+            return set()
+        if self.positions.has_key_ranges:
+            return self.ranges
+        return {item for item in self.ranges if item.is_whole}
 
     def orphans(self, key: StateKey) -> set[OrphanKey]:
         """Return entries without positions to stand beside."""
-        found: set[OrphanKey] = {RangeKey(key, *bounds) for bounds in self.ranges}
+        found: set[OrphanKey] = {RangeKey(key, *item) for item in self.ranges}
         found |= {StepKey(key, number) for number in self.steps}
         if self.epoch is not None:
             found.add(EpochKey(key))
@@ -115,7 +128,7 @@ class Loading:
             self.steps[key.number] = read_step(value)
 
     def _take_range(self, key: RangeKey, value: bytes | None) -> None:
-        self.ranges.discard((key.first, key.last))
+        self.ranges.discard(key.range)
         self.damaged_ranges.discard(key)
         if value is None:
             return
@@ -124,7 +137,7 @@ class Loading:
         except JournalInvalid:
             self.damaged_ranges.add(key)
             raise
-        self.ranges.add((key.first, key.last))
+        self.ranges.add(key.range)
 
     def _take_intent(self, key: IntentKey, value: bytes | None) -> None:
         self.intents.pop(key.offset, None)

@@ -12,6 +12,7 @@ import pytest
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.offsets.keyed_ranges import KeyedRange
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
@@ -82,8 +83,8 @@ def test_worked_examples_of_a_commit(case: dict[str, Any]) -> None:
     assert list(outcome.duplicates) == pairs(case.get("duplicates", []))
     if "puts" in case:
         changes = state.unsaved()
-        assert list(changes.tombstones) == pairs(case["tombstones"])
-        assert list(changes.puts) == pairs(case["puts"])
+        assert list(changes.tombstones) == [KeyedRange(*each) for each in case["tombstones"]]
+        assert list(changes.puts) == [KeyedRange(*each) for each in case["puts"]]
 
 
 def test_worked_example_of_a_poll() -> None:
@@ -257,7 +258,7 @@ def test_member_going_back_on_purpose_starts_there_again() -> None:
     outcome = state.commit_keys((LANES[2],), 40)
 
     assert outcome.stable_offset == 39
-    assert state.unsaved().tombstones == ((60, 69),)
+    assert state.unsaved().tombstones == (KeyedRange(60, 69),)
     assert [state.position_of(lane).offset for lane in LANES] == [50, 50, 40, 50]
 
 
@@ -453,9 +454,9 @@ def test_failed_write_is_written_again_whichever_way_it_goes() -> None:
 
     state.commit_keys((WHOLE,), 10, reset=True)
 
-    assert state.unsaved().tombstones == ((30, 39),)
+    assert state.unsaved().tombstones == (KeyedRange(30, 39),)
     state.commit_ranges([(30, 39)])
-    assert state.unsaved().puts == ((30, 39),)
+    assert state.unsaved().puts == (KeyedRange(30, 39),)
 
 
 def test_copy_is_independent() -> None:

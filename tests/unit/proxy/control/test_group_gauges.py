@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from keylane.keyrange.space import HASH_MAX
+from keylane.offsets.keyed_ranges import KeyedRange
 from keylane.offsets.positions import PositionMap
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
@@ -24,7 +25,7 @@ def make_state(slow: int, fast: int) -> OffsetState:
     ]
     return OffsetState.restore(
         positions=PositionMap.from_ends(positions),
-        ranges=[(fast + 5, fast + 6)],
+        ranges=[KeyedRange(fast + 5, fast + 6)],
         pushed=slow,
         topic_name="orders",
     )
