@@ -277,7 +277,15 @@ class ProxyConfig(MemoryConfig):
     individual_commits_max: int = Field(
         default=100_000,
         ge=1,
-        description="`max.individual.commits`: committed ranges per group and partition.",
+        description="`max.individual.commits`: committed ranges per group and partition. A commit "
+        "of more is refused with REBALANCE_IN_PROGRESS (in a tagged field: "
+        "MAX_INDIVIDUAL_COMMIT_REACHED), so that members join again and one that never commits "
+        "is found out.",
+    )
+    strict_offset_ranges: bool = Field(
+        default=False,
+        description="Refuse a commit that has offset ranges and an offset other than -1. By "
+        "default the offset is ignored.",
     )
     journal_whole: bool = Field(
         default=False,

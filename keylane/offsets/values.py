@@ -91,6 +91,8 @@ class CommitError(Enum):
     """INDIVIDUAL_COMMIT_TOO_OLD; a stock client is answered with success: nothing of it is lost."""
     MAX_REACHED = (92, 27)
     """MAX_INDIVIDUAL_COMMIT_REACHED; REBALANCE_IN_PROGRESS makes stock members join again."""
+    NOT_ALLOWED = (88, 42)
+    """INDIVIDUAL_COMMIT_NOT_ALLOWED: the operator's switch is off."""
     INVALID = (42, 42)
     """INVALID_REQUEST: a negative offset, or a range whose end is before its start."""
     TOO_MANY_RANGES = (10, 10)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 import uuid
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields, make_dataclass
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from operator import itemgetter
@@ -120,6 +120,23 @@ def tagged_type(entity_type: Any) -> Any:
         slots=True,
         kw_only=True,
     )
+
+
+def unknown_tags_of(entity: Any) -> bytes:
+    """Return the raw section of tagged fields that the entity's schema lacks."""
+    section: bytes = getattr(entity, UNKNOWN, NO_TAGS)
+    return section
+
+
+def with_unknown_tags(entity: Any, section: bytes) -> Any:
+    """Return the entity with another section of tagged fields that its schema lacks."""
+    if hasattr(entity, UNKNOWN):
+        return replace(entity, unknown_tags=section)
+    if section == NO_TAGS:
+        return entity
+    values = {one.name: getattr(entity, one.name) for one in fields(entity)}
+    entity_type: Any = type(entity)
+    return tagged_type(entity_type)(**values, unknown_tags=section)
 
 
 def schema_of(entity_type: Any) -> Any:

@@ -9,7 +9,9 @@ processing semantic", "Public Interfaces".
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Final, NamedTuple
 
 from keylane.errors import FrameInvalid
@@ -84,13 +86,13 @@ def with_extensions(section: bytes, own: Mapping[int, bytes]) -> bytes:
 # -- values ---------------------------------------------------------------------------------
 
 
-def read_pairs(data: Buffer, *, count_max: int) -> tuple[Pair, ...]:
+def read_pairs(data: Buffer) -> tuple[Pair, ...]:
     """Read OFFSET_RANGES: a compact array of two int64 each; the bounds are not compared.
 
-    Raises: FrameInvalid, it is not well formed, or has more than `count_max`.
+    Raises: FrameInvalid, it is not well formed.
     """
     reader = Reader(data, flexible=True)
-    pairs = _read_pairs(reader, count_max)
+    pairs = _read_pairs(reader)
     reader.end()
     return pairs
 
@@ -104,7 +106,7 @@ def write_pairs(pairs: Sequence[Pair]) -> bytes:
 
 def read_key_ranges(data: Buffer) -> tuple[KeyRange, ...]:
     """Read KEY_RANGES. Raises: FrameInvalid, also where a range is none of the hash space."""
-    return _key_ranges(read_pairs(data, count_max=KEY_RANGES_MAX))
+    return _key_ranges(read_pairs(data))
 
 
 def write_key_ranges(ranges: Iterable[KeyRange]) -> bytes:
@@ -118,7 +120,7 @@ def read_partition_key_ranges(data: Buffer) -> dict[int, tuple[KeyRange, ...]]:
     found: dict[int, tuple[KeyRange, ...]] = {}
     for _ in range(reader.count(INT16.size)):
         partition = reader.int32()
-        found[partition] = _key_ranges(_read_pairs(reader, KEY_RANGES_MAX))
+        found[partition] = _key_ranges(_read_pairs(reader))
     reader.end()
     return found
 
@@ -181,21 +183,21 @@ def write_int16(value: int) -> bytes:
     return INT16.pack(value)
 
 
-def _read_pairs(reader: Reader, count_max: int) -> tuple[Pair, ...]:
+def _read_pairs(reader: Reader) -> tuple[Pair, ...]:
     count = reader.count(PAIR_BYTES)
-    if count > count_max:
-        raise FrameInvalid(f"{count} ranges before byte {reader.position}, at most {count_max}")
-    return tuple((reader.int64(), reader.int64()) for _ in range(count))
+    start = reader.advance(count * PAIR_BYTES)
+    numbers = struct.unpack_from(f">{2 * count}q", reader.buffer, start)
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True))
 
 
 def _write_pairs(writer: Writer, pairs: Sequence[Pair]) -> None:
     writer.count(len(pairs))
-    for first, last in pairs:
-        writer.int64(first)
-        writer.int64(last)
+    writer.raw(struct.pack(f">{2 * len(pairs)}q", *chain.from_iterable(pairs)))
 
 
-def _key_ranges(pairs: Iterable[Pair]) -> tuple[KeyRange, ...]:
+def _key_ranges(pairs: Sequence[Pair]) -> tuple[KeyRange, ...]:
+    if len(pairs) > KEY_RANGES_MAX:
+        raise FrameInvalid(f"{len(pairs)} key ranges of a partition, at most {KEY_RANGES_MAX}")
     return tuple(_key_range(lo, hi) for lo, hi in pairs)
 
 

@@ -51,6 +51,10 @@ class View:
     """Keep whole records for the other outputs (`reserve.message.value.range.fetch`)."""
     codec: int = CODEC_NONE
     """Codec id with which rebuilt batches are compressed."""
+    unshared_code: int = TOPIC_AUTHORIZATION_FAILED
+    """Kafka code that refuses a partition of which the client has no share."""
+    says_ranges: bool = False
+    """The client asks for offset ranges as well, where it asks for offsets."""
     error_code: int = 0
     """Kafka code that refuses every index, of a topic that cannot be resolved now; else 0."""
 
@@ -91,7 +95,7 @@ class View:
         """Return the Kafka code that refuses `index`; 0: the client may name it."""
         if self.lanes is None:
             is_refused = index not in self.shares
-            return (self.error_code or TOPIC_AUTHORIZATION_FAILED) if is_refused else 0
+            return (self.error_code or self.unshared_code) if is_refused else 0
         return 0 if 0 <= index < self.lanes.index_count else UNKNOWN_TOPIC_OR_PARTITION
 
     def partition_of(self, index: int) -> int:

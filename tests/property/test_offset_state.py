@@ -206,10 +206,10 @@ class OffsetHistory(RuleBasedStateMachine):
             mine = atoms_of(KeyRange(lo=lo, hi=hi))
             assert position.counted <= self.twin.first_uncommitted(mine)
         for lane in SCAN_LANES:
-            mine = self.twin.records_of(atoms_of(lane))
+            records = self.twin.records_of(atoms_of(lane))
             ranges = self.state.ranges(lane)
             passed = {o for first, last in ranges for o in range(first, last + 1)}
-            assert mine & passed <= self.twin.done, "a range has what is done, and nothing else"
+            assert records & passed <= self.twin.done, "a range has what is done, and nothing else"
             end = len(self.twin.log)
             undone = self.state.uncommitted_ranges(0, end, lane)
             assert not passed & {o for first, last in undone for o in range(first, last + 1)}

@@ -10,10 +10,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from keylane.offsets.intervals import Range
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.txn_metadata import LaneCommit
 from keylane.offsets.values import NO_LEADER_EPOCH, CommitError
@@ -31,9 +32,6 @@ from keylane.proxy.groups.group_names import Place
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
 from keylane.wire.refused import refuse, results_of
-
-COMMIT_NOT_ALLOWED: Final = ErrorCode.invalid_request
-"""Of the KIP draft's INDIVIDUAL_COMMIT_NOT_ALLOWED the number means another error today."""
 
 TopicKey = str | uuid.UUID | None
 """A topic as the broker names it in a version: its name, or its id."""
@@ -58,6 +56,14 @@ class Entry:
     """The answer, where it is not the broker's."""
     draft: Draft | None = None
     """The state that its commit went into."""
+    is_ranged: bool = False
+    """It has fields of keylane's own, and so has its answer."""
+    ranges: tuple[Range, ...] = ()
+    """Offsets that are done; none: all before `offset`."""
+    draft_error: CommitError = CommitError.NONE
+    """The KIP draft's error of a ranged entry."""
+    duplicate_count: int = 0
+    """Number of `ranges` that were committed before."""
 
 
 def resolve(topic_number: int, index: int, view: View | None) -> Entry:
@@ -121,7 +127,7 @@ async def admit(
             for place in [place for place in allowed if place[0] == topic]:
                 del allowed[place]
                 denied[place] = ErrorCode(code)
-    lanes = ((e.view, e.index, e.offset) for e in entries if e.view is not None)
+    lanes = ((e.view, e.index, e.offset) for e in entries if e.view is not None and not e.ranges)
     await context.groups.wait_scanned(group, lanes)
     return allowed, denied
 
@@ -186,13 +192,17 @@ def apply_commits(
         if entry.view is None or entry.place is None:
             continue
         if not context.switches.accepts_individual_commit:
-            entry.error = COMMIT_NOT_ALLOWED
+            entry.draft_error = CommitError.NOT_ALLOWED
+        if entry.draft_error is not CommitError.NONE:
+            entry.error = ErrorCode(entry.draft_error.error_code)
         elif (draft := drafts.get(entry.place)) is None:
             code = refused.get(entry.place, UNKNOWN_PARTITION)
             entry.error = BUSY if code == UNSTABLE else code
         else:
             entry.draft = draft
-            error = _commit_lane(entry, entry.view, draft, context, reset=reset)
+            error = entry.draft_error = _commit_entry(
+                entry, entry.view, draft, context, reset=reset
+            )
             if error.error_code:
                 failed[entry.topic_number, entry.index] = ErrorCode(error.error_code)
     for entry in entries if failed else ():
@@ -202,6 +212,16 @@ def apply_commits(
         draft.state.settle(context.groups.sure_scan(draft.key, draft.view))
     touched = {entry.place for entry in entries if entry.draft is not None and entry.error is None}
     return [draft for place, draft in drafts.items() if place in touched]
+
+
+def _commit_entry(
+    entry: Entry, view: View, draft: Draft, context: Context, *, reset: bool
+) -> CommitError:
+    if not entry.ranges:
+        return _commit_lane(entry, view, draft, context, reset=reset)
+    outcome = draft.state.commit_ranges(entry.ranges, view.key_ranges(entry.index))
+    entry.duplicate_count = len(outcome.duplicates)
+    return outcome.error
 
 
 def _commit_lane(

@@ -14,9 +14,13 @@ the group's state follows it at its next call.
 If one request commits a partition both as lanes and as itself, the latter is refused: Kafka holds
 one offset for both. While the switch `accept.individual.commit` is off, lanes are refused with
 INVALID_REQUEST.
-Not done: offset ranges of native consumers (tagged fields).
+An entry with offset ranges in a tagged field (v8+, docs/protocol-extensions.md) says that the
+records of its keys in them are done, out of order as they may be: of a lane's keys, of the key
+ranges that another field names, or of the whole partition, which needs no lane rule. The answer has
+the stable offset, and the KIP draft's number of an error beside the stock code. Kafka gets stable
+offsets only.
 
-Source: KIP-848 (v9), KIP-516 (v10); docs/decisions/005, 027, 032.
+Source: KIP-848 (v9), KIP-516 (v10); docs/decisions/005, 027, 032, 049.
 """
 
 from __future__ import annotations
@@ -54,12 +58,17 @@ from keylane.proxy.apis.commits.lane_offsets import (
 from keylane.proxy.apis.commits.late_offsets import note_late
 from keylane.proxy.apis.commits.member_epochs import epoch_for
 from keylane.proxy.apis.commits.pushes_sent import TOO_LONG, SentPushes
+from keylane.proxy.apis.commits.ranged_commits import (
+    answer_tags,
+    find_ranged,
+    log_duplicates,
+    note_ranges,
+)
 from keylane.proxy.apis.commits.steps_back import note_steps_back
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import check_partitions
 from keylane.proxy.apis.shared.refusals import expect_right
 from keylane.proxy.apis.shared.request import Operation, Request
-from keylane.proxy.apis.shared.views import find_views
 from keylane.proxy.commits.refreshes import Beat
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.topics.view import View
@@ -84,14 +93,15 @@ async def handle_offset_commit(
 ) -> Buffers:
     """Apply lanes' commits to drafts, push stable offsets, save, answer."""
     check_partitions(wanted.topics)
-    views = await find_views(wanted.topics, context, request.header.client_id)
-    group, topics = wanted.group_id, wanted.topics
+    topics, views, ranged = await find_ranged(wanted.topics, context, request.header.client_id)
+    wanted, group = wanted._replace(topics=topics), wanted.group_id
     by_id = request.api_version >= TOPIC_ID_FROM
     moved = moved_states(group, topics, views, context)
     if not any(views):
         return await relay_moving(request, group, Operation.READ, moved, context)
     await expect_right(group, Operation.READ, context)
     entries = resolve_commits(topics, views)
+    note_ranges(entries, ranged, is_strict=context.config.strict_offset_ranges)
     allowed, denied = await admit(group, entries, context)
     await context.caught_up()
     async with context.hold(group):
@@ -107,6 +117,7 @@ async def handle_offset_commit(
             context.groups.pushes.note_moved(key)
         codes = error_codes(answer)
         taken = await _settle(pushed, codes, sent, by_id=by_id)
+        log_duplicates(group, entries)
         saved = await _save(group, taken, context)
         for draft in taken:
             draft.code = saved
@@ -219,7 +230,8 @@ def _build(
         key = topic_key(topic)
         # A topic that stands twice is answered once, as by `OffsetCommitResponse.Builder`.
         earlier = topics[key].partitions if key in topics else ()
-        both = (*earlier, *(CommitAnswer(e.index, code_of(e, topic, codes)) for e in of_topic))
+        own = (CommitAnswer(e.index, code_of(e, topic, codes), answer_tags(e)) for e in of_topic)
+        both = (*earlier, *own)
         topics[key] = NamedTopic(key, both) if isinstance(key, str) else IdTopic(key, both)
     if answer is not None:
         return answer._replace(topics=tuple(topics.values()))

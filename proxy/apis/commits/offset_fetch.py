@@ -12,9 +12,11 @@ Kafka answers EndTxn before it writes the markers. Until then an OffsetFetch giv
 before the transaction, unless the client sets `require_stable` (v7). A client of an earlier version
 would read the records of the transaction again. So the answer to it is that the coordinator is
 loading, after which all clients ask again.
-Not done: offset ranges for native consumers (tagged fields).
+A topic with the tagged field of key ranges (v6+, docs/protocol-extensions.md) is answered with the
+offset ranges that are done above each position, and with the stable offset; a partition that the
+field names is answered for those keys of the broker's partition.
 
-Source: KIP-709 (many groups), KIP-447 (`require_stable`).
+Source: KIP-709 (many groups), KIP-447 (`require_stable`); docs/decisions/049.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from keylane.proxy.apis.commits.lane_offsets import (
     pending_places,
 )
 from keylane.proxy.apis.commits.member_epochs import is_of_another, read_epoch_for
+from keylane.proxy.apis.commits.ranged_answers import find_asked, with_ranges
 from keylane.proxy.apis.commits.steps_back import note_answered
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import (
@@ -232,8 +235,7 @@ async def _questions(wanted: Any, request: Request, context: Context) -> list[Gr
     for entry in entries:
         topics = None
         if entry.topics is not None:
-            views = await find_views(entry.topics, context, client_id)
-            topics = list(zip(entry.topics, views, strict=True))
+            topics = await find_asked(entry.topics, client_id, context)
         group = str(entry.group_id)
         version, module = request.api_version, request.answer_module
         questions.append(GroupQuestion(group, entry, topics, version, module, client_id))
@@ -456,4 +458,5 @@ def _positioned(entry: Any, state: OffsetState, view: View, index: int) -> Any:
     }
     if hasattr(entry, "committed_leader_epoch"):
         changes["committed_leader_epoch"] = i32(position.leader_epoch)
-    return replace(entry, **changes)
+    found = replace(entry, **changes)
+    return with_ranges(found, state, view, index) if view.says_ranges else found

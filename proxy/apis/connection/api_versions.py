@@ -1,6 +1,7 @@
 """ApiVersions v0-4: the broker's offer, clamped to what keylane serves.
 
-Behaviour: both ends of each range are clamped, and unknown keys are hidden; features stay. Produce
+Behaviour: both ends of each range are clamped, and unknown keys are hidden; features stay, and one
+says that keylane takes offset ranges and key ranges (docs/protocol-extensions.md). Produce
 and SaslHandshake are offered from the broker's own lowest version on, which older librdkafka takes
 for features. A version that is too new is answered in v0 with UNSUPPORTED_VERSION, as by a broker.
 Not done: nothing.
@@ -14,13 +15,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from kio.index import load_payload_module
 from kio.schema.api_versions.v0.response import ApiVersion, ApiVersionsResponse
 from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
 from kio.static.primitive import i16
 
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
+from keylane.wire.extensions import FEATURE, FEATURE_VERSION
+from keylane.wire.header import ApiKey
 from keylane.wire.messages import read_response, write_message
 
 SOFTWARE_VERSION: Final = 3
@@ -51,7 +56,18 @@ def read_offer(request: Request, frame: Frame) -> Any:
 
 def clamp(request: Request, answer: Any, served: Ranges) -> Buffers:
     """Return the broker's answer, with only the APIs that both sides serve."""
-    return request.answer_entity(replace(answer, api_keys=_clamp_keys(answer.api_keys, served)))
+    clamped = replace(answer, api_keys=_clamp_keys(answer.api_keys, served))
+    if request.api_version < SOFTWARE_VERSION or not hasattr(clamped, "supported_features"):
+        return request.answer_entity(clamped)
+    return request.answer_entity(_with_feature(request, clamped))
+
+
+def _with_feature(request: Request, answer: Any) -> Any:
+    module: Any = load_payload_module(ApiKey.API_VERSIONS, request.api_version, EntityType.response)
+    own = module.SupportedFeatureKey(
+        name=FEATURE, min_version=i16(FEATURE_VERSION), max_version=i16(FEATURE_VERSION)
+    )
+    return replace(answer, supported_features=(*answer.supported_features, own))
 
 
 def refuse_version(request: Request, version_max: int) -> Buffers:
