@@ -18,8 +18,8 @@ Which owner of the group has pushed it, and when, is said by `"pusher":[<produce
 is 2: a keylane from before that passes it over. A zero byte follows the text.
 Where keys have another hash than XXH64, its tag stands as `"hash"`.
 A key range that is no lane of equal ranges stands as two hexadecimal texts in the place of count
-and lane. `offset` counts from `at`; the leader epoch and the client's own metadata follow where
-there are any. A note that does not fit the offset and topic it stands beside was copied there by
+and lane. `offset` counts from `at`; the leader epoch, the client's own metadata, and offset ranges
+above it as `[[first,last],...]`, which count from `at` as well, follow where there are any. A note that does not fit the offset and topic it stands beside was copied there by
 some tool, and does not count.
 """
 
@@ -34,12 +34,15 @@ from typing import Any, Final
 
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX, KeyRange
+from keylane.offsets.intervals import Range
 from keylane.offsets.lineage import EpochStart
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.state import OffsetState
 from keylane.offsets.values import (
     NO_LEADER_EPOCH,
     OFFSET_MAX,
+    RANGE_LAST_MAX,
+    CommitError,
     CommitOutcome,
     OwnerEpoch,
     Position,
@@ -67,6 +70,8 @@ class LaneCommit:
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
     metadata: str | None = None
+    ranges: tuple[Range, ...] = ()
+    """Offsets above it that are done as well, ascending."""
 
     @property
     def position(self) -> Position:
@@ -161,9 +166,12 @@ def read_note(
 
 def apply_commit(state: OffsetState, commit: LaneCommit, scan: ScanIndex) -> CommitOutcome:
     """Commit one lane to a state."""
-    return state.commit_keys(
+    outcome = state.commit_keys(
         (commit.key_range,), commit.offset, commit.metadata, commit.leader_epoch, scan
     )
+    if commit.ranges and outcome.error is CommitError.NONE:
+        return state.commit_ranges(commit.ranges, (commit.key_range,), scan)
+    return outcome
 
 
 def apply_note(state: OffsetState, note: LaneNote, scan: ScanIndex) -> None:
@@ -224,10 +232,12 @@ def _entry(commit: LaneCommit, position: int) -> list[Any]:
     lane = _even_lane(key_range)
     place = lane if lane is not None else (f"{key_range.lo:x}", f"{key_range.hi:x}")
     entry: list[Any] = [*place, commit.offset - position]
-    if commit.leader_epoch != NO_LEADER_EPOCH or commit.metadata:
+    if commit.leader_epoch != NO_LEADER_EPOCH or commit.metadata or commit.ranges:
         entry.append(commit.leader_epoch)
-    if commit.metadata:
-        entry.append(commit.metadata)
+    if commit.metadata or commit.ranges:
+        entry.append(commit.metadata or "")
+    if commit.ranges:
+        entry.append([[first - position, last - position] for first, last in commit.ranges])
     return entry
 
 
@@ -236,6 +246,7 @@ def _commit(entry: Any, position: int) -> LaneCommit:
     low, high, distance, *rest = entry
     leader_epoch = rest.pop(0) if rest else NO_LEADER_EPOCH
     metadata = rest.pop(0) if rest else None
+    ranges = _ranges(rest.pop(0), position) if rest else ()
     numbers = (distance, leader_epoch)
     if any(type(number) is not int for number in numbers):
         raise ValueError("not a number")
@@ -251,8 +262,19 @@ def _commit(entry: Any, position: int) -> LaneCommit:
         key_range=_key_range(low, high),
         offset=position + distance,
         leader_epoch=leader_epoch,
-        metadata=metadata,
+        metadata=(metadata or None) if ranges else metadata,
+        ranges=ranges,
     )
+
+
+def _ranges(entries: Any, position: int) -> tuple[Range, ...]:
+    """Raises: ValueError, TypeError."""
+    found = tuple((position + first, position + last) for first, last in entries)
+    if any(type(number) is not int for bounds in found for number in bounds):
+        raise ValueError("not a number")
+    if any(not 0 <= first <= last <= RANGE_LAST_MAX for first, last in found):
+        raise ValueError("out of bounds")
+    return found
 
 
 @lru_cache(maxsize=4096)

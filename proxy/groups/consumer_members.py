@@ -85,6 +85,8 @@ class Word:
     """Partitions of other topics that it has assigned."""
     shares: bool = True
     """It takes a part of a partition; else whole partitions only."""
+    asks_ranges: bool = False
+    """It asks what its lane indexes stand for."""
 
 
 class Move(NamedTuple):

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from keylane.config.node import split_address
+from keylane.wire.extensions import FEATURE
 from keylane.wire.header import ApiKey, find_response_body, write_request
 from keylane.wire.messages import read_response
 from tests.integration.questions import SIDES, Question
@@ -149,7 +150,10 @@ def normal(api_key: int, value: Any) -> Any:
         if value.get("name") in OWN_TOPICS:
             shown.pop("is_internal", None)
         return shown
-    return [normal(api_key, item) for item in value] if isinstance(value, list | tuple) else value
+    if not isinstance(value, list | tuple):
+        return value
+    kept = [item for item in value if not isinstance(item, dict) or item.get("name") != FEATURE]
+    return [normal(api_key, item) for item in kept]
 
 
 def differences(direct: Any, through: Any, path: str = "") -> Iterator[str]:

@@ -18,6 +18,7 @@ import pytest
 from keylane.proxy.apis import ROUTES
 from keylane.proxy.apis.shared.request import Request
 from keylane.wire.entities import UNKNOWN
+from keylane.wire.extensions import FEATURE, FEATURE_VERSION
 from keylane.wire.fetch import (
     read_fetch_request,
     read_fetch_response,
@@ -46,6 +47,8 @@ FRAMES = Path(__file__).parent / "client_frames.txt"
 CLIENTS = {"java", "librdkafka", "aiokafka", "kafka-python", "franz-go", "sarama", "kafkajs"}
 METADATA = 3
 TOPIC_IDS = 10
+FEATURES_FROM = 3
+
 """From this version on offsets are asked for by topic id."""
 
 
@@ -179,6 +182,9 @@ async def _assert_passes(
         for entry in shown["api_keys"]:
             assert entry.get(UNKNOWN) == served[entry["api_key"]].get(UNKNOWN)
         del shown["api_keys"], reported["api_keys"]
+        if one.version >= FEATURES_FROM:
+            own = {"name": FEATURE, "min_version": FEATURE_VERSION, "max_version": FEATURE_VERSION}
+            assert shown["supported_features"].pop() == own
     assert _without_addresses(shown) == _without_addresses(reported)
 
 

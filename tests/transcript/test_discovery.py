@@ -123,7 +123,7 @@ async def test_versions_that_librdkafka_takes_for_features_are_offered(low, seen
 
 @pytest.mark.parametrize("version", range(3, 5))
 async def test_features_of_the_cluster_stay(version) -> None:
-    """Clients look at `group.version` and `transaction.version` there."""
+    """Clients look at `group.version` and `transaction.version` there, and keylane's own at one."""
     context = FakeContext()
     features = {
         "supported_features": [{"name": "group.version", "min_version": 0, "max_version": 1}],
@@ -134,7 +134,10 @@ async def test_features_of_the_cluster_stay(version) -> None:
     }
     context.expect(API_VERSIONS, None, {"api_keys": OFFER, **features})
 
-    check(features, await call(context, API_VERSIONS, version, {}))
+    own = {"name": "keylane.ranges", "min_version": 1, "max_version": 1}
+    both = [{"name": "group.version", "min_version": 0, "max_version": 1}, own]
+    expected = features | {"supported_features": both}
+    check(expected, await call(context, API_VERSIONS, version, {}))
 
 
 @pytest.mark.parametrize(

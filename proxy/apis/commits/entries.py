@@ -219,8 +219,16 @@ def _commit_entry(
 ) -> CommitError:
     if not entry.ranges:
         return _commit_lane(entry, view, draft, context, reset=reset)
-    outcome = draft.state.commit_ranges(entry.ranges, view.key_ranges(entry.index))
+    key_ranges = view.key_ranges(entry.index)
+    outcome = draft.state.commit_ranges(entry.ranges, key_ranges)
     entry.duplicate_count = len(outcome.duplicates)
+    if not outcome.error.error_code:
+        draft.said += [
+            LaneCommit(
+                each, draft.state.position_of(each).offset, ranges=tuple(draft.state.ranges(each))
+            )
+            for each in key_ranges
+        ]
     return outcome.error
 
 
@@ -304,11 +312,11 @@ def pushed_topics(
             if of_lanes := lanes.pop(topic_key(topic), None):
                 taken = {entry.partition_index for entry in of_lanes}
                 rest = [each for each in topic.partitions if each.partition_index not in taken]
-                topic = _changed(topic, partitions=(*of_lanes, *rest))
+                topic = changed(topic, partitions=(*of_lanes, *rest))
             pushed.append(topic)
     field = "topic_id" if by_id else "name"
     for key, partitions in lanes.items():
-        pushed.append(_changed(template, partitions=tuple(partitions), **{field: key}))
+        pushed.append(changed(template, partitions=tuple(partitions), **{field: key}))
     return pushed
 
 
@@ -321,10 +329,10 @@ def _pushed_entry(template: Any, draft: Draft, metadata: str) -> Any:
     if hasattr(template, "committed_leader_epoch"):
         # The epoch that a lane committed belongs to its own offset, not to this one.
         changes["committed_leader_epoch"] = NO_LEADER_EPOCH
-    return _changed(template, **changes)
+    return changed(template, **changes)
 
 
-def _changed(entity: Any, **changes: Any) -> Any:
+def changed(entity: Any, **changes: Any) -> Any:
     """A kio entity, or a value of `wire.offset_commit`, with other values in some fields."""
     if hasattr(entity, "_replace"):
         return entity._replace(**changes)

@@ -1,4 +1,4 @@
-"""Offset ranges and key ranges of an OffsetCommit: read out of it, and answered.
+"""Offset ranges and key ranges of OffsetCommit and TxnOffsetCommit: read out, and answered.
 
 Source: docs/protocol-extensions.md; KIP draft "Cooperative consumer processing semantic", "Offset
 Commit"; docs/decisions/049.
@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 from keylane.keyrange.space import KeyRange
 from keylane.offsets.intervals import Range
 from keylane.offsets.values import CommitError
-from keylane.proxy.apis.commits.entries import Entry
+from keylane.proxy.apis.commits.entries import Entry, changed
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.ranged_views import view_of_ranges
 from keylane.proxy.apis.shared.views import find_views
 from keylane.proxy.topics.view import View
+from keylane.wire.entities import unknown_tags_of, with_unknown_tags
 from keylane.wire.extensions import (
     DRAFT_ERROR,
     KEY_RANGES,
@@ -29,6 +30,7 @@ from keylane.wire.extensions import (
     write_int16,
     write_int64,
 )
+from keylane.wire.offset_commit import CommitPartition
 from keylane.wire.primitives import NO_TAGS, write_tags
 
 log = logging.getLogger("keylane.offsets")
@@ -77,20 +79,32 @@ async def find_ranged(
 
 def _part(topic: Any) -> list[tuple[Any, Ranged | None]]:
     """Take entries with fields of keylane's own out of a topic entry."""
-    if all(entry.tags == NO_TAGS for entry in topic.partitions):
+    if all(_tags_of(entry) == NO_TAGS for entry in topic.partitions):
         return [(topic, None)]
     rest, parts = [], list[tuple[Any, Ranged | None]]()
     for entry in topic.partitions:
-        own, tags = read_extensions(entry.tags)
-        entry = entry._replace(tags=tags)
+        own, tags = read_extensions(_tags_of(entry))
         found = _read(own)
+        if own:
+            entry = _with_tags(entry, tags)
         if found is None:
             rest.append(entry)
         else:
-            parts.append((topic._replace(partitions=(entry,)), found))
+            parts.append((changed(topic, partitions=(entry,)), found))
     if rest or not parts:
-        return [(topic._replace(partitions=tuple(rest)), None), *parts]
+        return [(changed(topic, partitions=tuple(rest)), None), *parts]
     return parts
+
+
+def _tags_of(entry: Any) -> bytes:
+    """The raw tagged fields of a kio entity, or of a value of `wire.offset_commit`."""
+    return entry.tags if isinstance(entry, CommitPartition) else unknown_tags_of(entry)
+
+
+def _with_tags(entry: Any, tags: bytes) -> Any:
+    if isinstance(entry, CommitPartition):
+        return entry._replace(tags=tags)
+    return with_unknown_tags(entry, tags)
 
 
 def _read(own: dict[int, bytes]) -> Ranged | None:

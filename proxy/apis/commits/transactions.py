@@ -9,9 +9,10 @@ Kafka keeps only the last metadata, so transactions of one group take turns on a
 the TxnOffsetCommit to the end: the next one waits while Kafka has a pending offset there. keylane
 reads EndTxn, so that it does not take one transaction of a producer epoch for the next. Among many
 nodes EndTxn may pass another node, and the broker's answer decides (decision 014).
-Not done: offset ranges of native consumers.
+Offset ranges (v3+, docs/protocol-extensions.md) stand beside the positions there, as far as a
+broker takes metadata: some 150 of them. Beyond that its OFFSET_METADATA_TOO_LARGE is the answer.
 
-Source: KIP-98, KIP-447, KIP-890.
+Source: KIP-98, KIP-447, KIP-890; docs/decisions/049.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from keylane.proxy.apis.commits.lane_offsets import (
 )
 from keylane.proxy.apis.commits.late_offsets import note_transaction
 from keylane.proxy.apis.commits.member_epochs import epoch_for
+from keylane.proxy.apis.commits.ranged_commits import find_ranged, note_ranges
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.lane_wishes import wished_topics
 from keylane.proxy.apis.shared.large import check_partitions
@@ -145,13 +147,15 @@ async def handle_end_txn(request: Request, context: Context) -> Buffers:
 async def handle_txn_offset_commit(request: Request, wanted: Any, context: Context) -> Buffers:
     """Put stable positions, and lanes beside them, into the client's transaction."""
     check_partitions(wanted.topics)
-    views = await find_views(wanted.topics, context, request.header.client_id)
+    topics, views, ranged = await find_ranged(wanted.topics, context, request.header.client_id)
     if not any(views):
         return await relay(request, context)
+    wanted = replace(wanted, topics=topics)
     group = str(wanted.group_id)
     await expect_right(group, Operation.READ, context)
     writer = TransactionWriter(int(wanted.producer_id), int(wanted.producer_epoch))
     entries = resolve_commits(wanted.topics, views)
+    note_ranges(entries, ranged, is_strict=context.config.strict_offset_ranges)
     allowed, denied = await admit(group, entries, context)
     pushes = context.groups.pushes
     until_s, pause_s, code = context.clock() + TURN_WAIT_S, TURN_PAUSE_S, BUSY

@@ -14,14 +14,17 @@ A group with members of the classic protocol is refused with INVALID_REQUEST and
 is a member that names a topic otherwise than its group.
 Members that connect to brokers directly keep the partitions that the broker gives them: lanes of
 these partitions are withheld here.
+A member that asks for it in a tagged field is answered what each of its lane indexes stands for, and
+one that says so gets whole partitions only (docs/protocol-extensions.md).
 Groups without lanes pass as bytes.
 
-Source: KIP-848, KIP-1251; docs/decisions/043.
+Source: KIP-848, KIP-1251; docs/decisions/043, 049.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from functools import partial
 from itertools import count
 from typing import Any, Final
@@ -45,6 +48,11 @@ from keylane.proxy.apis.groups.consumer.contact import (
     unknown_code,
 )
 from keylane.proxy.apis.groups.consumer.plan import plan_lanes
+from keylane.proxy.apis.groups.consumer.ranges import (
+    allows_share,
+    with_lane_ranges,
+    without_extensions,
+)
 from keylane.proxy.apis.groups.consumer.wire import (
     JOIN_EPOCH,
     downstream,
@@ -71,6 +79,7 @@ from keylane.proxy.groups.consumer_group import ConsumerGroup
 from keylane.proxy.groups.consumer_members import GroupMember, Parts, Subscribed, Word
 from keylane.proxy.groups.group_plans import identity_of
 from keylane.proxy.net.response_order import Buffers
+from keylane.wire.extensions import LANE_RANGES
 
 log = logging.getLogger("keylane.groups")
 
@@ -85,6 +94,7 @@ async def handle_consumer_group_heartbeat(
     request: Request, wanted: Any, context: Context
 ) -> Buffers:
     """Serve a member of a group with lanes; relay others."""
+    request, wanted, own = without_extensions(request, wanted)
     name = str(wanted.group_id)
     group = None if _stays_plain(wanted, context) else await find_group(name, context)
     before = None if group is None else group.find(str(wanted.member_id))
@@ -118,12 +128,13 @@ async def handle_consumer_group_heartbeat(
         clash = find_clash(group, wanted, subscribed, context)
     if clash is not None:
         return _refuse(request, wanted, refuse_clash(clash, wanted, context))
-    return await _serve(request, wanted, subscribed, group, context)
+    return await _serve(request, wanted, own, subscribed, group, context)
 
 
 async def _serve(
     request: Request,
     wanted: Any,
+    own: Mapping[int, bytes],
     subscribed: Subscribed | None,
     group: ConsumerGroup,
     context: Context,
@@ -167,7 +178,8 @@ async def _serve(
         plain_owned=plain,
         parts=assigned[0],
         plain_parts=assigned[1],
-        shares=context.switches.allows_individual_commit(client),
+        shares=context.switches.allows_individual_commit(client) and allows_share(own),
+        asks_ranges=LANE_RANGES in own,
     )
     return await _answer(request, answer, identity, word, group, context)
 
@@ -202,6 +214,8 @@ async def _answer(
     shown = downstream(
         request, answer, group, member, is_asked=is_asked, is_librdkafka=context.is_librdkafka
     )
+    if word.asks_ranges:
+        shown = await with_lane_ranges(shown, group, context)
     note_held(name, request.header.client_id or "", given, context)
     _end_late(name, group, context)
     push_owed(Beat(name, member.epoch, member.member_id, member.instance_id), context)
