@@ -32,6 +32,8 @@ LANE_COLUMNS: Final = (
 TOPIC_COLUMNS: Final = ("TOPIC", "PARTITIONS", "LANES", "HASH")
 OWNER_COLUMNS: Final = ("GROUP", "TOPIC", "LANE", "MEMBER", "CLIENT", "HOST")
 MOVE_COLUMNS: Final = ("MOVED", "TOPIC", "LANE", "FROM", "TO", "REASON")
+RANGE_COLUMNS: Final = ("TOPIC", "PARTITION", "STABLE-OFFSET", "KEYS", "DONE-ABOVE")
+ALL_KEYS: Final = (0, 2**63 - 1)
 MOVES_SHOWN: Final = 10
 ESTIMATE: Final = "~"
 """Stands before a lag that is an estimate."""
@@ -52,6 +54,11 @@ def add_describe_command(commands: argparse._SubParsersAction[argparse.ArgumentP
     asked.add_argument("--topics", action="store_true", help="topics with lanes")
     parser.add_argument(
         "--topic", metavar="NAME", help="of the key; without it all topics with lanes"
+    )
+    parser.add_argument(
+        "--ranges",
+        action="store_true",
+        help="of a group: stable offsets, and the ranges of offsets that are done above them",
     )
     parser.add_argument("-o", "--output", choices=["table", "json"], default="table")
     add_trust_arguments(parser)
@@ -79,7 +86,7 @@ def _ask(args: argparse.Namespace) -> tuple[Any, str]:
 
     if args.group is not None:
         report = get(f"/groups/{quote(args.group, safe='')}")
-        return report, render(report)
+        return report, render_ranges(report) if args.ranges else render(report)
     if args.topics:
         report = get("/topics")
         return report, render_topics(report)
@@ -131,6 +138,24 @@ def render(report: Mapping[str, Any]) -> str:
     if direct:
         refused.append(f"partitions stay whole: these members bypass keylane: {', '.join(direct)}")
     return "\n".join([head, *refused, *lines, *_warnings(report["misplaced"])])
+
+
+def render_ranges(report: Mapping[str, Any]) -> str:
+    """Return a group's stable offsets and ranges as text, one line for each key range."""
+    rows = []
+    for each in report.get("progress", ()):  # older nodes have none
+        of_keys: dict[str, list[str]] = {}
+        for found in each["ranges"]:
+            lo, hi = found["key_range"]
+            keys = "all" if (lo, hi) == ALL_KEYS else f"{lo:016x}-{hi:016x}"
+            of_keys.setdefault(keys, []).append(f"{found['first']}-{found['last']}")
+        left = each["range_count"] - len(each["ranges"])
+        more = [f"and {left} more"] if left else []
+        place = (each["topic"], str(each["partition"]), str(each["stable_offset"]))
+        for keys, ranges in (of_keys or {"-": ["-"]}).items():
+            rows.append((*place, keys, " ".join([*ranges, *more])))
+    head = f"group {report['group']}: {report['state']}, {len(rows)} partitions or key ranges"
+    return "\n".join([head, "", *align([RANGE_COLUMNS, *rows])] if rows else [head])
 
 
 def render_topics(report: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from keylane.errors import UpstreamLost
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.control.holders import GroupHolding, read_holding
+from keylane.proxy.control.progress import ProgressReport, progress_of
 from keylane.proxy.control.shares.describe import ShareDescriber
 from keylane.proxy.control.shares.report import ShareReport
 from keylane.proxy.groups.consumer_group import ConsumerGroup
@@ -133,6 +134,8 @@ class GroupReport:
     lanes: tuple[LaneReport, ...]
     moves: tuple[MoveReport, ...] = ()
     """The last moves of lanes of a group of the consumer protocol, the newest first."""
+    progress: tuple[ProgressReport, ...] = ()
+    """Stable offsets, and ranges of offsets that are done above them, of all its partitions."""
     misplaced: tuple[MisplacedReport, ...] = ()
     """Of its topics by murmur2, as far as readers of this node have met such records."""
     share: ShareReport | None = None
@@ -239,6 +242,7 @@ class GroupDescriber:
             refusal=self._generations.streams.refusal_of(group),
             members=_members(described.members, lanes, planned, direct),
             lanes=tuple(lanes),
+            progress=progress_of(self._groups.states_of(group).items()),
             misplaced=tuple(
                 entry for view in views for entry in misplaced_of(view, self._misplaced)
             ),
@@ -280,6 +284,7 @@ class GroupDescriber:
             members=_members(entries, lanes, None, foreign),
             lanes=tuple(lanes),
             moves=tuple(moves),
+            progress=progress_of(self._groups.states_of(group).items()),
             misplaced=tuple(
                 entry for view in views for entry in misplaced_of(view, self._misplaced)
             ),

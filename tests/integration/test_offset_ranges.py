@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.keyrange.space import HASH_MAX, KeyRange, split_even
 from tests.integration.harness import produce
 from tests.integration.range_wire import Answer, RangeWire, Standing
 from tests.integration.test_group_handover import stable_offsets
@@ -161,3 +163,26 @@ def test_the_feature_is_announced(keylane) -> None:
     """ApiVersions names it, once, beside the broker's own."""
     with RangeWire(keylane().bootstrap) as wire:
         assert wire.features()["keylane.ranges"] == (1, 1)
+
+
+def test_ranges_are_described(kafka, keylane, topic, group) -> None:
+    """`keylane describe --ranges` and GET /groups: the stable offset, and what is done above it."""
+    name: str = topic("orders", partitions=1)
+    produce(kafka, name, KEYS, 5)
+    proxy = keylane(f"{name}=2")
+    with RangeWire(proxy.bootstrap) as wire:
+        assert wire.commit(group, name, 0, [(0, 9), (12, 13)]).code == 0
+        assert wire.commit(group, name, 1, [(60, 99)]).code == 0
+        assert wire.commit(group, name, 0, [(20, 22)], key_ranges=()).code == 0
+    command = [sys.executable, "-m", "keylane", "describe", "--control", proxy.control]
+    shown = subprocess.run(
+        [*command, "--group", group, "--ranges"], check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+    assert shown[0] == f"group {group}: Empty, 3 partitions or key ranges"
+    assert shown[2].split() == ["TOPIC", "PARTITION", "STABLE-OFFSET", "KEYS", "DONE-ABOVE"]
+    lower, upper = split_even(2)
+    assert sorted(line.split()[1:] for line in shown[3:]) == [
+        ["0", "-1", f"{lower.lo:016x}-{lower.hi:016x}", "12-13"],
+        ["0", "-1", f"{upper.lo:016x}-{upper.hi:016x}", "60-99"],
+        ["0", "-1", "all", "20-22"],
+    ]
