@@ -154,14 +154,18 @@ async def test_a_fetch_of_offsets_says_ranges_where_they_are_asked_for() -> None
         fetch = make_request(FETCH, 8, body)
         answer = fetch.decode_answer(await serve(context, fetch))
         assert "unknown_tags" not in context.world.sent[-1]["groups"][0]["topics"][0]
-        (entry,) = answer.groups[0].topics[0].partitions
+        (of_topic,) = answer.groups[0].topics
+        (entry,) = of_topic.partitions
         assert int(entry.committed_offset) == 4
+        meaning, _ = read_extensions(unknown_tags_of(of_topic))
         own, _ = read_extensions(unknown_tags_of(entry))
         if body == write_message(asked):
             assert read_pairs(own[OFFSET_RANGES]) == ((8, 9),)
             assert read_int64(own[STABLE_OFFSET]) == -1
+            lane = context.lanes("orders").key_ranges(3)
+            assert read_lane_ranges(meaning[LANE_RANGES]) == (LaneRange(1, *lane),)
         else:
-            assert own == {}, "a stock client is answered as before"
+            assert own == meaning == {}, "a stock client is answered as before"
 
 
 async def test_a_heartbeat_is_answered_what_lanes_stand_for() -> None:

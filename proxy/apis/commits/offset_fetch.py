@@ -13,8 +13,9 @@ before the transaction, unless the client sets `require_stable` (v7). A client o
 would read the records of the transaction again. So the answer to it is that the coordinator is
 loading, after which all clients ask again.
 A topic with the tagged field of key ranges (v6+, docs/protocol-extensions.md) is answered with the
-offset ranges that are done above each position, and with the stable offset; a partition that the
-field names is answered for those keys of the broker's partition.
+offset ranges that are done above each position, with the stable offset, and with what its lane
+indexes stand for; a partition that the field names is answered for those keys of the broker's
+partition.
 
 Source: KIP-709 (many groups), KIP-447 (`require_stable`); docs/decisions/049.
 """
@@ -43,7 +44,7 @@ from keylane.proxy.apis.commits.lane_offsets import (
     pending_places,
 )
 from keylane.proxy.apis.commits.member_epochs import is_of_another, read_epoch_for
-from keylane.proxy.apis.commits.ranged_answers import find_asked, with_ranges
+from keylane.proxy.apis.commits.ranged_answers import find_asked, with_meaning, with_ranges
 from keylane.proxy.apis.commits.steps_back import note_answered
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import (
@@ -394,7 +395,8 @@ async def _present_all(question: GroupQuestion, answer: Any, context: Context) -
 
 def _named(physical: Any, view: View, lanes: list[Any], *, by_id: bool) -> Any:
     key = {"topic_id": view.view_id} if by_id else {"name": view.name}
-    return replace(physical, partitions=tuple(lanes), **key)
+    named = replace(physical, partitions=tuple(lanes), **key)
+    return with_meaning(named, view) if view.says_ranges and view.lanes is not None else named
 
 
 async def _lanes(

@@ -17,12 +17,15 @@ from keylane.proxy.apis.shared.views import find_views
 from keylane.proxy.topics.view import View
 from keylane.wire.entities import unknown_tags_of, with_unknown_tags
 from keylane.wire.extensions import (
+    LANE_RANGES,
     OFFSET_RANGES,
     PARTITION_KEY_RANGES,
     STABLE_OFFSET,
+    LaneRange,
     read_extensions,
     read_partition_key_ranges,
     write_int64,
+    write_lane_ranges,
     write_pairs,
 )
 from keylane.wire.primitives import write_tags
@@ -65,3 +68,16 @@ def with_ranges(entry: Any, state: OffsetState, view: View, index: int) -> Any:
         STABLE_OFFSET: write_int64(state.stable_offset),
     }
     return with_unknown_tags(entry, write_tags(fields))
+
+
+def with_meaning(topic: Any, view: View) -> Any:
+    """Return a topic's answer with what each of its lane indexes stands for."""
+    ranges = [
+        LaneRange(view.partition_of(index), *view.key_ranges(index))
+        for index in (int(entry.partition_index) for entry in topic.partitions)
+        if not view.error_of(index)
+    ]
+    if len(ranges) != len(topic.partitions):
+        return topic  # an index that is none has no meaning, and the others could not be parted
+    section = write_tags({LANE_RANGES: write_lane_ranges(ranges)})
+    return with_unknown_tags(topic, section)

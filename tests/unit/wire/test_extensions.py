@@ -43,7 +43,9 @@ numbers = st.integers(-(2**63), 2**63 - 1)
 def printed() -> list[bytes]:
     """The bytes of all code blocks on the page, without their comments."""
     blocks = re.findall(r"^```\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    lines = ([re.split(r"\s{2,}", line.strip())[0] for line in each.splitlines()] for each in blocks)
+    lines = (
+        [re.split(r"\s{2,}", line.strip())[0] for line in each.splitlines()] for each in blocks
+    )
     return [bytes.fromhex("".join(each).replace(" ", "")) for each in lines]
 
 
