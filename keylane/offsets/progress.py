@@ -1,4 +1,4 @@
-"""What a group has done of one partition: positions of keys, ranges above them, and their advance.
+"""Positions of a group in one partition, the ranges that are done above them, and their advance.
 
 Source: KIP draft "Cooperative consumer processing semantic", "Individual Commit", "Offset Fetch".
 """
@@ -22,7 +22,7 @@ from keylane.offsets.unsaved import Unsaved
 from keylane.offsets.values import WHOLE, LanePosition, Position, lane_position
 
 
-class Progress:
+class CommittedProgress:
     """Positions and ranges as `state.OffsetState` has them, which changes them by commits.
 
     Invariants: positions cover the hash space exactly, neighbours differ; ranges of the same keys
@@ -99,7 +99,7 @@ class Progress:
     def ranges(self, *key_ranges: KeyRange) -> list[Range]:
         """Return the offset ranges above the position of these keys that all of them have done.
 
-        Inclusive, ascending. key_ranges: as of `position_of`; none is all keys.
+        Inclusive, ascending. key_ranges: those of `position_of`; none is all keys.
         """
         if not self._ranges:
             return []

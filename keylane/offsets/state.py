@@ -27,7 +27,7 @@ from keylane.offsets.keyed_ranges import (
 )
 from keylane.offsets.limits import too_large
 from keylane.offsets.positions import PositionMap, move_to
-from keylane.offsets.progress import Progress
+from keylane.offsets.progress import CommittedProgress
 from keylane.offsets.scan import ScanIndex
 from keylane.offsets.values import (
     INDIVIDUAL_COMMITS_MAX,
@@ -44,7 +44,7 @@ from keylane.offsets.values import (
 )
 
 
-class OffsetState(Progress):
+class OffsetState(CommittedProgress):
     """Committed progress of one (group, topic id, partition).
 
     Use: copy, commit and settle on the copy, push its `stable_position` to Kafka with the caller's

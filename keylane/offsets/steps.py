@@ -203,7 +203,7 @@ class Steps:
 
 
 def _names(state: OffsetState) -> tuple[str, str, bool]:
-    """What a whole record says and a step does not."""
+    """Return what a whole record says and a step does not."""
     return state.topic_name, state.hash_tag, state.has_key_ranges
 
 

@@ -19,8 +19,9 @@ is 2: a keylane from before that passes it over. A zero byte follows the text.
 Where keys have another hash than XXH64, its tag stands as `"hash"`.
 A key range that is no lane of equal ranges stands as two hexadecimal texts in the place of count
 and lane. `offset` counts from `at`; the leader epoch, the client's own metadata, and offset ranges
-above it as `[[first,last],...]`, which count from `at` as well, follow where there are any. A note that does not fit the offset and topic it stands beside was copied there by
-some tool, and does not count.
+above it as `[[first,last],...]`, which count from `at` as well, follow where there are any. A note
+that does not fit the offset and topic it stands beside was copied there by some tool, and does not
+count.
 """
 
 from __future__ import annotations

@@ -40,13 +40,14 @@ is the broker's partition then, also where the topic's name means lanes. No rang
 STABLE_OFFSET: Final = 10002
 """int64, in answers: up to and including it all is committed by all members; -1: nothing is."""
 DRAFT_ERROR: Final = 10003
-"""int16, in answers: the KIP draft's number of an error, whose nearest stock code is the entry's."""
+"""int16, in answers: the KIP draft's number of an error; the entry has the nearest stock code."""
 PARTITION_KEY_RANGES: Final = 10004
 """[(partition int32, [(lo int64, hi int64)])] of a topic that OffsetFetch asks for: the answer has
 OFFSET_RANGES and STABLE_OFFSET. Partitions that are not named are asked for as they stand."""
 LANE_RANGES: Final = 10005
-"""[(partition int32, lo int64, hi int64)] of a topic in a heartbeat's assignment, one entry for each
-of its partitions: what each lane index stands for. In the heartbeat itself, empty: asks for it."""
+"""[(partition int32, lo int64, hi int64)] of a topic in a heartbeat's assignment, and of a topic
+in an OffsetFetch answer, one for each of its partitions: what the lane index stands for. In the
+heartbeat itself, empty: asks for it."""
 ALLOW_KEY_SHARE: Final = 10006
 """int8 of a ConsumerGroupHeartbeat that joins: 0, the member takes whole partitions only."""
 

@@ -1,4 +1,4 @@
-"""Offset ranges and key ranges in commits, fetches of offsets and heartbeats: what is on the wire."""
+"""Offset ranges and key ranges in commits, fetches of offsets and heartbeats, on the wire."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Loading:
         """Return ranges that the positions stand beside.
 
         Positions without a word of key ranges were written by a keylane that does not know them,
-        which may have been told to go back: what is of some keys only is dropped then.
+        under which the group may have been reset: what is of some keys only is dropped then.
         """
         if self.positions is None:
             return set()

@@ -97,7 +97,8 @@ def expected() -> dict[str, bytes]:
             partition_index=i32(0), committed_offset=i64(41), committed_leader_epoch=i32(-1),
             metadata="", error_code=ErrorCode.none,
         ),
-        "asks": write_tags({x.LANE_RANGES: b""}) + write_tags({x.LANE_RANGES: b"", x.ALLOW_KEY_SHARE: b"\x00"}),
+        "asks": write_tags({x.LANE_RANGES: b""})
+        + write_tags({x.LANE_RANGES: b"", x.ALLOW_KEY_SHARE: b"\x00"}),
         "assigned": made_entity(
             "TopicPartitions", 68, 1, EntityType.response,
             {x.LANE_RANGES: x.write_lane_ranges(lanes)},

@@ -14,8 +14,8 @@ A group with members of the classic protocol is refused with INVALID_REQUEST and
 is a member that names a topic otherwise than its group.
 Members that connect to brokers directly keep the partitions that the broker gives them: lanes of
 these partitions are withheld here.
-A member that asks for it in a tagged field is answered what each of its lane indexes stands for, and
-one that says so gets whole partitions only (docs/protocol-extensions.md).
+A member that asks for it in a tagged field is answered what each of its lane indexes stands for.
+One that says so gets whole partitions only (docs/protocol-extensions.md).
 Groups without lanes pass as bytes.
 
 Source: KIP-848, KIP-1251; docs/decisions/043, 049.

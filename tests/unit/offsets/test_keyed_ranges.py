@@ -1,0 +1,197 @@
+"""Offset ranges of some keys: in a state, in the journal, and beside a keylane of before."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keylane.keyrange.space import HASH_MAX, KeyRange, split_even
+from keylane.offsets.keyed_ranges import (
+    KeyedRange,
+    KeyedRanges,
+    covers_all,
+    gaps_of_all,
+    skip_all,
+)
+from keylane.offsets.records.journal import (
+    JournalRecord,
+    RangeKey,
+    StateKey,
+    read_key,
+    read_positions,
+    write_key,
+    write_value,
+)
+from keylane.offsets.state import OffsetState
+from keylane.offsets.table import OffsetTable
+from keylane.offsets.values import WHOLE, CommitError
+
+LOWER, UPPER = split_even(2)
+KEY = StateKey("group", uuid.UUID(int=1), 0)
+ATOMS = split_even(8)
+spans = st.tuples(st.integers(0, 30), st.integers(0, 6)).map(lambda s: (s[0], s[0] + s[1]))
+parts = st.tuples(st.integers(0, 7), st.integers(0, 7)).map(
+    lambda ends: KeyRange(ATOMS[min(ends)].lo, ATOMS[max(ends)].hi)
+)
+
+
+def loaded(records: list[JournalRecord]) -> OffsetTable:
+    """What a start makes of these records."""
+    table = OffsetTable(partition_count=1)
+    for offset, record in enumerate(records):
+        table.apply(record.partition, offset, record.key, record.value)
+    assert table.finish_load().damaged_count == 0
+    return table
+
+
+def written(state: OffsetState) -> list[JournalRecord]:
+    """All records of a state."""
+    table = OffsetTable(partition_count=1)
+    table.put(KEY, state)
+    records = table.records(KEY, now_ms=1)
+    table.mark_saved(KEY)
+    return records
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), spans, parts),
+            st.tuples(st.just("below"), st.integers(0, 36), parts),
+            st.tuples(st.just("from"), st.integers(0, 36), parts),
+        ),
+        max_size=12,
+    )
+)
+def test_sets_of_key_ranges_hold_what_their_twin_holds(steps) -> None:
+    """Every (offset, key) that was added and not removed, after any history and in each copy."""
+    tested, twin = KeyedRanges(), dict[KeyRange, set[int]]()
+    for name, value, key_range in steps:
+        before, copied = tested, sorted(tested)
+        tested = tested.copy()
+        if name == "add":
+            tested.add(*value, key_range)
+            twin.setdefault(key_range, set()).update(range(value[0], value[1] + 1))
+        elif name == "below":
+            tested.remove_below(value, key_range)
+            twin[key_range] = {o for o in twin.get(key_range, ()) if o >= value}
+        else:
+            tested.remove_from(value, [key_range])
+            for other in twin:
+                if other.lo <= key_range.hi and key_range.lo <= other.hi:
+                    twin[other] = {o for o in twin[other] if o < value}
+        tested.check()
+        assert sorted(before) == copied, "a copy is independent"
+        found = {(o, r.key_range) for r in tested for o in range(r.first, r.last + 1)}
+        assert found == {(o, key_range) for key_range, offsets in twin.items() for o in offsets}
+    for atom in ATOMS:
+        done = {o for k, offsets in twin.items() if k.lo <= atom.lo <= k.hi for o in offsets}
+        sets = tested.covering(atom.lo, atom.hi)
+        assert skip_all(sets, 5) == next(o for o in range(5, 99) if o not in done)
+        assert covers_all(sets, 3, 9) == (set(range(3, 10)) <= done)
+        gaps = {o for first, last in gaps_of_all(sets, 0, 40) for o in range(first, last + 1)}
+        assert gaps == set(range(41)) - done
+        assert tested.cells(atom) == [atom], "all ranges begin and end between atoms"
+
+
+def test_a_fast_lane_has_no_ranges_while_a_slow_one_stands() -> None:
+    """The upper half is done to 100, in two steps; the lower one has not begun."""
+    state = OffsetState(committed=0)
+
+    assert state.commit_ranges([(50, 99)], [UPPER]).stable_offset == -1
+    assert state.keyed_ranges() == [KeyedRange(50, 99, UPPER.lo, UPPER.hi)]
+    assert state.commit_ranges([(0, 49)], [UPPER]).stable_offset == -1
+
+    assert state.keyed_ranges() == []
+    assert [state.position_of(half).offset for half in (LOWER, UPPER)] == [0, 100]
+
+
+def test_a_lower_commit_of_a_member_with_ranges_is_a_step_back() -> None:
+    """What the member said by ranges is its own word: 40 below 100 is meant."""
+    state = OffsetState(committed=0)
+    state.commit_ranges([(0, 99), (150, 160)], [UPPER])
+
+    outcome = state.commit_keys((UPPER,), 40)
+
+    assert outcome.back_from == 100
+    assert state.position_of(UPPER).offset == 40 and state.keyed_ranges() == []
+
+
+def test_a_stock_member_goes_on_behind_ranges_of_another_one() -> None:
+    """It passes them at 60, and commits 65 next: no step back, and nothing is read twice."""
+    state = OffsetState(committed=50)
+    state.commit_ranges([(60, 69)], [UPPER])
+
+    assert state.commit_keys((UPPER,), 60).back_from is None
+    assert state.position_of(UPPER).offset == 70
+    assert state.commit_keys((UPPER,), 65).back_from is None
+    assert state.position_of(UPPER).offset == 70
+
+
+def test_ranges_of_some_keys_outlive_a_restart() -> None:
+    """Journal and back: ranges of halves, of all keys, and none once they are passed."""
+    state = OffsetState(committed=10)
+    state.commit_ranges([(20, 29)], [LOWER])
+    state.commit_ranges([(40, 49)])
+    records = written(state)
+
+    again = loaded(records).get(KEY)
+
+    assert again == state and not again.unsaved()
+    state.mark_saved()
+    state.commit_ranges([(10, 49)])
+    table = OffsetTable(partition_count=1)
+    table.put(KEY, state)
+    assert loaded([*records, *table.records(KEY, now_ms=2)]).get(KEY) == state
+    assert state.keyed_ranges() == [] and state.stable_position == 50
+
+
+def test_a_keylane_of_before_goes_on_without_ranges_of_keys() -> None:
+    """It cannot read the positions, and leaves the ranges; what it writes, drops them here."""
+    state = OffsetState(committed=10)
+    state.commit_ranges([(20, 29)], [LOWER])
+    state.commit_ranges([(40, 49)])
+    records = written(state)
+    (whole,) = (r for r in records if isinstance(read_key(r.key), StateKey))
+    assert whole.value is not None
+    positions = read_positions(whole.value)
+    assert positions.has_key_ranges
+    assert int.from_bytes(whole.value[:2], "big") > 3, "a version that it refuses"
+
+    of_before = write_value(replace(positions, has_key_ranges=False))
+    table = loaded([*records, whole._replace(value=of_before)])
+
+    back = table.get(KEY)
+    assert back is not None and back.keyed_ranges() == [KeyedRange(40, 49)]
+    dropped = [read_key(record.key) for record in table.take_orphan_tombstones()]
+    assert dropped == [RangeKey(KEY, 20, 29, LOWER.lo, LOWER.hi)]
+
+
+def test_a_key_range_of_all_keys_has_one_form() -> None:
+    """All keys are of the old kind of record, and a record of the new kind is refused for them."""
+    whole, half = RangeKey(KEY, 1, 2), RangeKey(KEY, 1, 2, UPPER.lo, UPPER.hi)
+    assert read_key(write_key(whole)) == whole and read_key(write_key(half)) == half
+    assert write_key(whole)[2] == 2 and write_key(half)[2] == 10
+    table = OffsetTable(partition_count=1)
+    forged = write_key(half)[:-16] + (0).to_bytes(8, "big") + HASH_MAX.to_bytes(8, "big")
+    table.apply(0, 0, forged, b"")
+    assert table.finish_load().damaged_count == 1
+
+
+@pytest.mark.parametrize("key_ranges", [(WHOLE,), (LOWER, UPPER)])
+def test_a_range_beyond_the_cap_changes_nothing(key_ranges) -> None:
+    """Ten ranges for each, and an eleventh gap; joining and passing still work."""
+    cap = 10 * len(key_ranges)
+    state = OffsetState(committed=0, individual_commits_max=cap)
+    gaps = [(2 * n + 1, 2 * n + 1) for n in range(11)]
+    assert state.commit_ranges(gaps[:10], key_ranges).error is CommitError.NONE
+    before = state.copy()
+
+    assert state.commit_ranges(gaps[10:], key_ranges).error is CommitError.MAX_REACHED
+    assert state == before
+    assert state.commit_ranges([(2, 2), (0, 0)], key_ranges).stable_offset == 3
+    assert state.commit_ranges(gaps[10:], key_ranges).error is CommitError.NONE
