@@ -7,11 +7,11 @@ over the gaps of their own lane, and a fast lane's ranges go while a slow one st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from keylane.keyrange.space import HASH_MAX, KeyRange
-from keylane.offsets.intervals import UNCHANGED, Range, RangeEdit, RangeSet
+from keylane.offsets.intervals import Range, RangeEdit, RangeSet
 
 WHOLE: Final = KeyRange(0, HASH_MAX)
 
@@ -122,7 +122,11 @@ class KeyedRanges:
 
     def add(self, first: int, last: int, key_range: KeyRange) -> KeyedEdit:
         """Add offsets of these keys, merged with what they overlap or touch."""
-        return self._change(key_range, lambda ranges: ranges.add(first, last))
+        return self.add_all([(first, last)], key_range)
+
+    def add_all(self, added: Sequence[Range], key_range: KeyRange) -> KeyedEdit:
+        """Add offsets of these keys: ranges that ascend and lie apart."""
+        return self._change(key_range, lambda ranges: ranges.add_all(added))
 
     def remove_below(self, offset: int, key_range: KeyRange) -> KeyedEdit:
         """Remove every offset below `offset` of exactly these keys; a range across it is cut."""
@@ -156,7 +160,7 @@ class KeyedRanges:
         elif key_range in self._shared:
             ranges = ranges.copy()
         edit = change(ranges)
-        if edit is UNCHANGED:
+        if not edit.removed and not edit.added:
             return NOTHING
         self._shared.discard(key_range)
         if len(ranges):
@@ -182,9 +186,11 @@ def skip_all(sets: Iterable[RangeSet], offset: int) -> int:
         offset = skipped
 
 
-def covers_all(sets: Iterable[RangeSet], first: int, last: int) -> bool:
+def covers_all(sets: Sequence[RangeSet], first: int, last: int) -> bool:
     """Return whether every offset of `[first, last]` is in one of the sets at least."""
-    return last < first or skip_all(sets, first) > last
+    if last < first or any(ranges.covers(first, last) for ranges in sets):
+        return True
+    return len(sets) > 1 and skip_all(sets, first) > last
 
 
 def gaps_of_all(sets: Iterable[RangeSet], first: int, last: int) -> list[Range]:

@@ -5,10 +5,10 @@ Source: KIP draft "Cooperative consumer processing semantic", "Individual Commit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from keylane.keyrange.space import HASH_MAX, KeyRange
-from keylane.offsets.intervals import Range, RangeSet
+from keylane.offsets.intervals import Range, RangeSet, merge_sorted
 from keylane.offsets.keyed_ranges import (
     KeyedRange,
     KeyedRanges,
@@ -104,10 +104,14 @@ class CommittedProgress:
         if not self._ranges:
             return []
         asked = key_ranges or (WHOLE,)
+        cells = list(self._cells(asked))
+        if len(cells) == 1:  # the rule: a lane
+            counted, sets = cells[0]
+            return [bounds for bounds in _union(sets) if bounds[0] >= counted]
         start = min(piece.counted for piece in self._pieces(asked))
         undone = RangeSet()
         end = max(self._ranges.last or 0, self._positions.highest)
-        for counted, sets in self._cells(asked):
+        for counted, sets in cells:
             for gap in gaps_of_all(sets, max(counted, start), end):
                 undone.add(*gap)
         return undone.gaps(start, end)
@@ -242,3 +246,10 @@ class CommittedProgress:
     def _restart(self, offset: int, *, committed: bool) -> None:
         self._unsaved.note(self._ranges.remove_from(0, (WHOLE,)))
         self._move(move_to(Position(offset, offset, committed=committed)))
+
+
+def _union(sets: Sequence[RangeSet]) -> list[Range]:
+    """Return the ranges of all sets, joined and ascending."""
+    if len(sets) == 1:
+        return list(sets[0])
+    return merge_sorted(sorted(bounds for ranges in sets for bounds in ranges))

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from keylane.keyrange.space import KeyRange
-from keylane.offsets.intervals import Range, RangeSet
+from keylane.offsets.intervals import Range, merge_sorted
 from keylane.offsets.keyed_ranges import (
     KeyedEdit,
     KeyedRange,
@@ -207,27 +207,27 @@ class OffsetState(CommittedProgress):
         if error is not None:
             return CommitOutcome(error, self.stable_offset)
         stable_before = self.stable_position
-        cells, fresh, duplicates = list(self._cells(key_ranges)), RangeSet(), list[Range]()
+        cells, fresh, duplicates = list(self._cells(key_ranges)), list[Range](), list[Range]()
         for first, last in ranges:
             if last < stable_before:
                 continue
-            if all(covers_all((*sets, fresh), max(first, here), last) for here, sets in cells):
+            if all(covers_all(sets, max(first, here), last) for here, sets in cells):
                 duplicates.append((first, last))
             else:
-                fresh.add(max(first, stable_before), last)
-        if not self._take_ranges(fresh, key_ranges, scan):
+                fresh.append((max(first, stable_before), last))
+        if not self._take_ranges(merge_sorted(sorted(fresh)), key_ranges, scan):
             return CommitOutcome(CommitError.MAX_REACHED, self.stable_offset)
         too_old = any(last < stable_before for _, last in ranges)
         error = CommitError.TOO_OLD if too_old else CommitError.NONE
         return CommitOutcome(error, self.stable_offset, duplicates=tuple(duplicates))
 
     def _take_ranges(
-        self, fresh: RangeSet, key_ranges: Sequence[KeyRange], scan: ScanIndex | None
+        self, fresh: Sequence[Range], key_ranges: Sequence[KeyRange], scan: ScanIndex | None
     ) -> bool:
         """Add ranges, and lead positions through them; False: there would be too many."""
         draft, edits, passed_count = self._ranges.copy(), list[KeyedEdit](), 0
         for key_range in key_ranges:
-            edits += [draft.add(*entry, key_range) for entry in fresh]
+            edits.append(draft.add_all(fresh, key_range))
             start = min(piece.counted for piece in self._pieces((key_range,)))
             of_keys = draft.of(key_range)
             passed_count += of_keys is not None and of_keys.skip(start) > start

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import pairwise
+from unittest import mock
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.offsets.intervals import Range, RangeSet
+from keylane.offsets import intervals
+from keylane.offsets.intervals import Range, RangeSet, merge_sorted
 from tests.reference.interval_map import IntervalMap
 
 LAST = 30
@@ -50,6 +52,24 @@ def test_range_set_holds_what_a_set_holds(edits):
         tested.check()
         assert members(tested) == twin
         assert reported == set(tested)
+
+
+@given(initial=st.lists(ranges), added=st.lists(ranges, max_size=20), one_by_one=st.booleans())
+def test_many_ranges_are_added_as_one_after_the_other(initial, added, one_by_one):
+    """Few are added one by one, many in one pass: the set and the difference are the same."""
+    tested, twin = RangeSet(initial), RangeSet(initial)
+    before, apart = set(tested), merge_sorted(sorted(added))
+    assert apart == list(RangeSet(added))
+    for bounds in added:
+        twin.add(*bounds)
+
+    with mock.patch.object(intervals, "FEW", len(apart) if one_by_one else 0):
+        edit = tested.add_all(apart)
+
+    tested.check()
+    assert tested == twin
+    assert set(edit.removed) == before - set(tested)
+    assert set(edit.added) == set(tested) - before
 
 
 @given(initial=st.lists(ranges), bounds=ranges)

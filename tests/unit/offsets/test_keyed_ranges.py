@@ -74,7 +74,7 @@ def test_sets_of_key_ranges_hold_what_their_twin_holds(steps) -> None:
         before, copied = tested, sorted(tested)
         tested = tested.copy()
         if name == "add":
-            tested.add(*value, key_range)
+            tested.add(value[0], value[1], key_range)
             twin.setdefault(key_range, set()).update(range(value[0], value[1] + 1))
         elif name == "below":
             tested.remove_below(value, key_range)
