@@ -128,6 +128,30 @@ async def test_a_partition_that_is_not_there_is_refused() -> None:
     assert [(i, code) for i, code, _ in await committed(context, 8, body)] == [(7, 3)]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {OFFSET_RANGES: b"\x05\x00"},
+        {OFFSET_RANGES: write_pairs([(1, 2)]) + b"\x00"},
+        {KEY_RANGES: write_pairs([(5, 4)])},
+        {KEY_RANGES: write_pairs([(-1, 4)]), OFFSET_RANGES: write_pairs([(1, 2)])},
+    ],
+    ids=["too short", "too long", "reversed keys", "negative keys"],
+)
+async def test_a_field_that_is_not_well_formed_refuses_its_entry(fields) -> None:
+    """INVALID_REQUEST for it alone; a plain entry beside it is committed."""
+    context = FakeContext()
+    no_history(context, 1)
+    context.expect(
+        COMMIT, {"topics": [pushes(8, {1: 0})]}, {"topics": [codes(8, {1: 0})]}, version=8
+    )
+    body = with_fields(request(topic("orders", {3: 4, 1: -1})), 8, {}, fields)
+
+    answers = await committed(context, 8, body)
+
+    assert [(index, code) for index, code, _ in answers] == [(3, 0), (1, 42)]
+
+
 async def test_a_fetch_of_offsets_says_ranges_where_they_are_asked_for() -> None:
     """With the tagged field: ranges above the lane's position, and the stable offset."""
     context = FakeContext()

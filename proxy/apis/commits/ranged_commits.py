@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from keylane.errors import FrameInvalid
 from keylane.keyrange.space import KeyRange
 from keylane.offsets.intervals import Range
 from keylane.offsets.values import CommitError
@@ -43,6 +44,8 @@ class Ranged(NamedTuple):
     """Offsets that are done; none: the entry's offset counts."""
     key_ranges: tuple[KeyRange, ...] | None = None
     """Keys of the broker's partition; () is all of them. None: the index stands as it is."""
+    is_invalid: bool = False
+    """A field is not well formed: the entry is refused, the request can be read."""
 
 
 class RangedTopics(NamedTuple):
@@ -60,7 +63,7 @@ async def find_ranged(
 ) -> RangedTopics:
     """Part a request's topics by fields of keylane's own, and find the view of each part.
 
-    Raises: FrameInvalid, a field is not well formed; UpstreamLost.
+    Raises: FrameInvalid, the tagged fields are not well formed; UpstreamLost.
     """
     parted, ranged = list[Any](), list[Ranged | None]()
     for topic in topics:
@@ -110,10 +113,13 @@ def _with_tags(entry: Any, tags: bytes) -> Any:
 def _read(own: dict[int, bytes]) -> Ranged | None:
     """Return the fields of an entry; None: there is nothing in them."""
     ranges: tuple[Range, ...] = ()
-    if (data := own.get(OFFSET_RANGES)) is not None:
-        ranges = read_pairs(data)
-    if (keys := own.get(KEY_RANGES)) is not None:
-        return Ranged(ranges, read_key_ranges(keys))
+    try:
+        if (data := own.get(OFFSET_RANGES)) is not None:
+            ranges = read_pairs(data)
+        if (keys := own.get(KEY_RANGES)) is not None:
+            return Ranged(ranges, read_key_ranges(keys))
+    except FrameInvalid:
+        return Ranged(key_ranges=(), is_invalid=True)
     return Ranged(ranges) if ranges else None
 
 
@@ -126,7 +132,7 @@ def note_ranges(
         if found is None:
             continue
         entry.is_ranged, entry.ranges = True, found.ranges
-        if is_strict and found.ranges and entry.offset != -1:
+        if found.is_invalid or (is_strict and found.ranges and entry.offset != -1):
             entry.draft_error = CommitError.INVALID
 
 
