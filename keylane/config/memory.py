@@ -54,11 +54,12 @@ class MemoryConfig(SecurityConfig):
     lane_name_lanes_max: int = Field(
         default=131_072,
         ge=1024,
-        description="Lanes of the partitions that all clients read under lane names. A partition "
+        description="Lanes of the partitions that all clients read under lane names, and "
+        "outputs of those that they read by key ranges named in fetches. A partition "
         "counts as 16 at least, for its connections. One principal (without a login one address) "
         "has three quarters of the bound: 1,000 partitions in up to 98 lanes. At the bound a new "
         "partition replaces the one with the oldest request, if that is 10 s old; otherwise its "
-        "reads are refused. Topics with lanes under their own name do not count.",
+        "reads are refused. Lanes of topics with lanes under their own name do not count.",
     )
     read_bytes_max: int = Field(
         default=4 * 1024**2, ge=1024, description="Upstream bytes of one read of a partition."

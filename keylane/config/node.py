@@ -226,8 +226,8 @@ class ProxyConfig(MemoryConfig):
     )
     accept_range_fetch: tuple[str, ...] = Field(
         default=(),
-        description="Topics (names or globs) whose key ranges may be assigned to client ids, "
-        "beside those with lanes: `accept.range.fetch`, by default false.",
+        description="Topics (names or globs) whose key ranges may be assigned to client ids, or "
+        "named in fetches, beside those with lanes: `accept.range.fetch`, by default false.",
     )
     refuse_individual_commit: tuple[str, ...] = Field(
         default=(),

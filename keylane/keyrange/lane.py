@@ -6,6 +6,7 @@ Source: docs/decisions/001: lane index = lane * partition_count + partition; 044
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -83,6 +84,14 @@ class LaneLayout:
         """Return the key range of a lane of a partition."""
         split = self.key_split(partition)
         return split.key_range(lane if split.outputs is None else split.outputs.index(lane))
+
+    def lane_with(self, partition: int, key_range: KeyRange) -> int | None:
+        """Return the lane of a partition that has exactly these keys; None: no lane has."""
+        split = self.key_split(partition)
+        interval = bisect_right(split.lows, key_range.lo) - 1
+        if split.key_range(interval) != key_range:
+            return None
+        return interval if split.outputs is None else split.outputs[interval]
 
     def key_split(self, partition: int) -> KeySplit:
         """Return how a partition is split: lane k is output k. Equal splits are one object."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
@@ -87,6 +88,9 @@ class FetchRequest:
     rack_id: str = ""
     tags: bytes = NO_TAGS
     """Raw: cluster id (tag 0), replica state (tag 1), and what keylane does not know."""
+    is_tagged: bool = field(default=False, compare=False, repr=False)
+    """As read: there are tagged fields, here or in a topic or a partition. Few requests have any,
+    and so a relay need not look through all partitions."""
 
 
 class FetchAnswer(NamedTuple):
@@ -176,11 +180,13 @@ def read_fetch_request(frame: Buffer, position: int, version: int) -> FetchReque
     session = (0, -1)
     if version >= 7:
         session = SESSION.unpack_from(reader.buffer, reader.advance(SESSION.size))
-    topics = read_topics(reader, version, _read_partitions)
+    tagged: list[bool] = []
+    topics = read_topics(reader, version, partial(_read_partitions, tagged))
     forgotten = read_topics(reader, version, _read_forgotten) if version >= 7 else ()
     rack_id = reader.string() if version >= 11 else ""
     tags = reader.tags()
     reader.end()
+    tagged += (section != NO_TAGS for section in _outer_tags(topics, forgotten, tags))
     return FetchRequest(
         version=version,
         replica_id=replica_id,
@@ -194,10 +200,23 @@ def read_fetch_request(frame: Buffer, position: int, version: int) -> FetchReque
         forgotten=forgotten,
         rack_id=rack_id,
         tags=tags,
+        is_tagged=any(tagged),
     )
 
 
-def _read_partitions(reader: Reader, version: int) -> tuple[FetchPartition, ...]:
+def _outer_tags(
+    topics: Sequence[FetchTopic], forgotten: Sequence[ForgottenTopic], tags: bytes
+) -> Iterator[bytes]:
+    """Return all tagged fields sections but those of partitions."""
+    yield tags
+    for topic in (*topics, *forgotten):
+        yield topic.tags
+
+
+def _read_partitions(
+    tagged: list[bool], reader: Reader, version: int
+) -> tuple[FetchPartition, ...]:
+    """Read the partitions of a topic; `tagged` gets an entry if one has tagged fields."""
     if version < FLEXIBLE_FROM:
         layout = _legacy_layout(version)
         rows = _read_rows(reader, layout.fixed)
@@ -209,6 +228,7 @@ def _read_partitions(reader: Reader, version: int) -> tuple[FetchPartition, ...]
     if not any(block[stride - 1 :: stride]):  # no partition has a tag: the rule
         reader.position = start + size
         return tuple(map(FetchPartition._make, PARTITION_TAGLESS.iter_unpack(block)))
+    tagged.append(True)
     partitions = []
     for _ in range(count):
         fixed = PARTITION.unpack_from(reader.buffer, reader.advance(PARTITION.size))

@@ -39,6 +39,7 @@ from keylane.proxy.lanes.reader_limit import IDLE_S, ReaderRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
 from keylane.proxy.lanes.split_io import (
     READ_COMMITTED,
+    READ_UNCOMMITTED,
     OpenSource,
     ReaderKey,
     ReaderKit,
@@ -46,12 +47,16 @@ from keylane.proxy.lanes.split_io import (
     SplitFunction,
 )
 from keylane.proxy.runtime.stats import ProxyStats
+from keylane.wire.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 
 READER_IDLE_S: Final = 60.0
 """A partition without a fetch in this time is closed; opening it again costs a few ms."""
 CLAIM_S: Final = 30.0
 """A connection that did not ask for a lane in this time does not hold its slices back."""
 SWEEP_S: Final = 10.0
+ISOLATION_LEVELS: Final = READ_UNCOMMITTED, READ_COMMITTED
+CODECS: Final = CODEC_NONE, CODEC_LZ4, CODEC_ZSTD
+"""Codecs that batches of lanes may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +121,8 @@ class LaneFetcher:
         self._at: WeakValueDictionary[tuple[uuid.UUID, int], WeakSet[PartitionReader]]
         self._at = WeakValueDictionary()
         """By topic id and partition; an entry lives as long as one of its readers (`siblings`)."""
+        self._retired: set[ReaderKey] = set()
+        """Readers whose clients get another one with their next fetch."""
         self._cursors: dict[str, Cursor] = {}
         self._polls: set[LanePoll] = set()
         self._gathering_bytes_max = limits.gathering_bytes_max
@@ -155,7 +162,10 @@ class LaneFetcher:
             finally:
                 self._polls.discard(poll)
                 self._kit.stats.gathering_bytes -= poll.waiting_bytes
-        return self._answers(poll, refused)
+        answers = self._answers(poll, refused)
+        if self._retired:
+            self._close_retired()
+        return answers
 
     def _note_gathered(self, added: int) -> None:
         """Count what a waiting request has got; with too much in all, every request is answered."""
@@ -225,11 +235,24 @@ class LaneFetcher:
         self._room.sweep(now_s)
         self._publish()
 
+    def retire(self, at: PartitionSplit) -> None:
+        """Close readers of a split in whose place another one is; once no fetch waits for them."""
+        # Each reader has two connections: those of a row of changes would be too many.
+        keys = (ReaderKey(at, level, codec) for level in ISOLATION_LEVELS for codec in CODECS)
+        self._retired.update(key for key in keys if key in self._readers)
+        self._close_retired()
+
+    def _close_retired(self) -> None:
+        for key in [key for key in self._retired if not self._readers[key].listeners]:
+            self._close_reader(key)
+        self._publish()
+
     def _is_busy(self, reader: PartitionReader) -> bool:
         return bool(reader.listeners) or self._kit.clock() - reader.used_s < IDLE_S
 
     def _close_reader(self, key: ReaderKey) -> None:
         reader = self._readers.pop(key)
+        self._retired.discard(key)
         reader.close()
         self._room.leave(key)
         for cursor in self._cursors.values():
@@ -252,6 +275,7 @@ class LaneFetcher:
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
+        self._retired.clear()
         self._kit.stats.readers = 0
         self._pool.shutdown(wait=False, cancel_futures=True)
 
@@ -319,6 +343,7 @@ class LaneFetcher:
             reader.siblings = self._at.setdefault(key.at.place, WeakSet())
             reader.siblings.add(reader)
             self._publish()
+        self._retired.discard(key)
         return reader, 0
 
     def _answers(self, poll: LanePoll, refused: Mapping[int, int]) -> list[LaneAnswer]:

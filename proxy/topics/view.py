@@ -87,6 +87,12 @@ class View:
         return self.lanes is not None and self.name != self.topic
 
     @property
+    def chosen_name(self) -> str:
+        """Return the lane name where the client has chosen the number of lanes, else none."""
+        is_even = self.lanes is not None and self.lanes.cuts is None
+        return self.name if self.is_renamed and is_even else ""
+
+    @property
     def indexes(self) -> Collection[int]:
         """Return the indexes that the client may name."""
         return self.shares if self.lanes is None else range(self.lanes.index_count)

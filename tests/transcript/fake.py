@@ -22,6 +22,7 @@ from kio.schema.types import TopicName
 from keylane.config.node import LaneRule, ProxyConfig
 from keylane.errors import TopicNotReady
 from keylane.journal.owned import PreparedLock
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.state import OffsetState
 from keylane.proxy.apis import ROUTES, Route, route_of
@@ -83,6 +84,8 @@ class World:
 
     steps: deque[Step] = field(default_factory=deque)
     fetched: list[LaneFetchRequest] = field(default_factory=list)
+    retired: list[PartitionSplit] = field(default_factory=list)
+    """Splits in whose place others are."""
     lane_answers: deque[list[LaneAnswer]] = field(default_factory=deque)
     log_ends: dict[Place, tuple[int, int]] = field(default_factory=dict)
     denied: set[str | tuple[str, Operation]] = field(default_factory=set)
@@ -157,7 +160,7 @@ class FakeContext(Context):
         self.events = groups.events
         parts: dict[str, Any] = {
             "cluster": SimpleNamespace(registry=registry, leaders={}),
-            "fetcher": None,
+            "fetcher": SimpleNamespace(retire=self.world.retired.append),
             "groups": groups,
             "loads": FakeLoads(),
             "admission": None,

@@ -15,6 +15,14 @@ A client id with key ranges of a topic fetches its physical partitions, and gets
 them. A partition that it was not given is refused with TOPIC_AUTHORIZATION_FAILED, and logged
 once. Such clients get no fetch sessions. If ranges change while a request waits, the answer is
 NOT_LEADER_OR_FOLLOWER, so that the client asks again.
+A request of v12+ may name key ranges itself, in a tagged field of a partition, or of the request
+for all of them. Its index is the broker's partition then, also where the topic's name means lanes,
+and whatever ranges the client id was given. No range is the whole partition, which the broker
+answers.
+The topic's switch refuses ranges with TOPIC_AUTHORIZATION_FAILED and the draft's error 89 in a
+tagged field; ranges that are not well formed are an INVALID_REQUEST, too many of them
+NOT_LEADER_OR_FOLLOWER. Such requests get no fetch sessions. When other ranges come, the fetches
+that wait go on. keylane's tagged fields never reach a broker.
 A request that names lanes and plain topics is answered as soon as either has data.
 A client that knows another leader of the partition than the reader gets no records: see
 `pending_fetch`.
@@ -33,6 +41,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from keylane.proxy.apis.records.fetch_ranges import PartedFetch, part_fetch, plan_ranges, refuse
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.places import with_own_endpoints
 from keylane.proxy.apis.shared.relay import Handler, forward
@@ -79,23 +88,35 @@ class FetchPlan:
 def look_fetch(request: Request, context: Context) -> Handler | None:
     """Return whether to relay: no topic is known to have lanes."""
     wanted = read_fetch_request(request.frame, request.body_position, request.api_version)
+    parted = part_fetch(wanted) if wanted.is_tagged else None
+    if parted is not None:
+        return partial(handle_fetch, wanted=parted.rest, parted=parted)
     has_ranges = context.range_views.has_ranges(request.header.client_id)
     if not has_ranges and are_plain(wanted.topics, context.registry):
         return None
     return partial(handle_fetch, wanted=wanted)
 
 
-async def handle_fetch(request: Request, context: Context, wanted: FetchRequest) -> Buffers:
-    """Plan, fetch lanes and plain topics, build one answer."""
+async def handle_fetch(
+    request: Request, context: Context, wanted: FetchRequest, parted: PartedFetch | None = None
+) -> Buffers:
+    """Plan, fetch lanes and plain topics, build one answer.
+
+    parted: what was taken out of a request with fields of keylane's own.
+    """
     client_id = request.header.client_id
     reads_zstd = request.api_version >= ZSTD_VERSION
     plan = await plan_fetch(wanted, context, client_id, reads_zstd=reads_zstd)
     _note_fetched(plan, client_id or "", context)
+    if parted is not None and parted.ranged:
+        await _add_ranges(plan, parted, context)
     # In a session a request need not name what it fetches, and so a broker would go on with whole
     # partitions of which the client has since been given ranges.
     is_sessionless = context.range_views.has_ranges(client_id)
+    is_sessionless |= parted is not None and parted.names_ranges
     if not plan.answered and not is_sessionless:
-        return with_own_endpoints(request, await forward(request, context), context)
+        frame = None if parted is None else request.with_body(write_fetch_request(wanted))
+        return with_own_endpoints(request, await forward(request, context, frame=frame), context)
     if wanted.session_id != 0:
         refusal = FetchResponse(error_code=ErrorCode.fetch_session_id_not_found, topics=())
         return request.answer(write_fetch_response(refusal, request.api_version))
@@ -125,7 +146,7 @@ async def plan_fetch(
         hidden = unresolved_lanes(topic.name, context) if view is None else None
         if hidden is not None:
             # Relayed to a broker that learns of the topic now, it would bring whole partitions.
-            refused = [_refused(e.partition, hidden.error_code) for e in topic.partitions]
+            refused = [refuse(e.partition, hidden.error_code) for e in topic.partitions]
             plan.answered.append((topic, hidden, list(refused)))
             continue
         if view is None:
@@ -137,19 +158,34 @@ async def plan_fetch(
         else:
             read_error = ErrorCode.topic_authorization_failed
         codec = CODEC_NONE if view.codec == CODEC_ZSTD and not reads_zstd else view.codec
-        chosen_name, places = _chosen_name(view), list[FetchAnswer | int]()
+        chosen_name, places = view.chosen_name, list[FetchAnswer | int]()
         for entry in topic.partitions:
             if read_error:
-                places.append(_refused(entry.partition, read_error))
+                places.append(refuse(entry.partition, read_error))
             elif error_code := view.error_of(entry.partition):
                 if view.lanes is None:
                     context.range_views.log_refusal(view, entry.partition)
-                places.append(_refused(entry.partition, error_code))
+                places.append(refuse(entry.partition, error_code))
             else:
                 places.append(len(plan.lanes))
                 plan.lanes.append(_lane_fetch(entry, view, codec, chosen_name))
         plan.answered.append((topic, view, places))
     return plan
+
+
+async def _add_ranges(plan: FetchPlan, parted: PartedFetch, context: Context) -> None:
+    """Add entries that name key ranges to the plan."""
+    whole, planned = await plan_ranges(parted, context)
+    plan.plain += whole
+    for topic, view, outcomes in planned:
+        places = list[FetchAnswer | int]()
+        for outcome in outcomes:
+            if isinstance(outcome, LaneFetch):
+                places.append(len(plan.lanes))
+                plan.lanes.append(outcome)
+            else:
+                places.append(outcome)
+        plan.answered.append((topic, view, places))
 
 
 def _note_fetched(plan: FetchPlan, client_id: str, context: Context) -> None:
@@ -209,10 +245,10 @@ async def _refuse_revoked(plan: FetchPlan, context: Context) -> None:
         if not any(isinstance(place, int) for place in places):
             continue  # it has no records
         error_code = await context.fetch_error(view)
-        if view.lanes is None and not context.range_views.is_current(view):
+        if view.client_id and not context.range_views.is_current(view):
             error_code = ErrorCode.not_leader_or_follower
         if error_code:
-            refused = [_refused(entry.partition, error_code) for entry in topic.partitions]
+            refused = [refuse(entry.partition, error_code) for entry in topic.partitions]
             plan.answered[number] = topic, view, list(refused)
 
 
@@ -265,12 +301,6 @@ def _has_news(topic: FetchTopicAnswer) -> bool:
     )
 
 
-def _chosen_name(view: View) -> str:
-    """Return the lane name where the client has chosen the number of lanes, else none."""
-    is_even = view.lanes is not None and view.lanes.cuts is None
-    return view.name if view.is_renamed and is_even else ""
-
-
 def _lane_fetch(entry: FetchPartition, view: View, codec: int, chosen_name: str) -> LaneFetch:
     index = entry.partition
     partition = view.partition_of(index)
@@ -294,7 +324,3 @@ def _lane_answer(index: int, lane: LaneAnswer) -> FetchAnswer:
     error_code, high_watermark, last_stable_offset, log_start_offset, aborted, records, _ = lane
     offsets = high_watermark, last_stable_offset, log_start_offset
     return FetchAnswer(index, error_code, *offsets, aborted, -1, records)
-
-
-def _refused(index: int, error_code: int) -> FetchAnswer:
-    return FetchAnswer(index, error_code, -1, -1, -1, None, -1, ())

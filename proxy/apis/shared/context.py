@@ -42,6 +42,7 @@ from keylane.proxy.share.groups import OrderedGroups
 from keylane.proxy.topics.node_values import Membership
 from keylane.proxy.topics.pattern_turns import PatternTurns
 from keylane.proxy.topics.placement import Placement, forget_gained
+from keylane.proxy.topics.range_splits import RangeSplits
 from keylane.proxy.topics.range_table import RangeTableHolder
 from keylane.proxy.topics.range_views import RangeViews
 from keylane.proxy.topics.registry import PhysicalTopic, TopicRegistry
@@ -89,6 +90,8 @@ class Shared:
     """Key ranges that client ids were given without a group."""
     range_views: RangeViews = field(init=False)
     """Views that these client ids have of topics."""
+    asked_ranges: RangeSplits = field(init=False)
+    """Key ranges that fetches name themselves."""
     gained_lanes: GainedLanes = field(default_factory=GainedLanes)
     """Lanes that are new to their members, of all connections."""
     refreshes: Refreshes = field(init=False)
@@ -110,6 +113,7 @@ class Shared:
         self.refreshes = Refreshes(self.config.offsets_refresh_s)
         self.load_turns = LoadTurns(self.config.load_rebalance_interval_s)
         self.range_views = RangeViews(self.assignments)
+        self.asked_ranges = RangeSplits(self.fetcher.retire)
         self.pattern_turns = PatternTurns(self.patterns)
 
     def update_nodes(self, membership: Membership) -> None:
@@ -191,6 +195,7 @@ class Context:
         self.groups: GroupStates = shared.groups
         self.loads, self.sequences = shared.loads, shared.sequences
         self.assignments, self.range_views = shared.assignments, shared.range_views
+        self.asked_ranges = shared.asked_ranges
         self.switches, self.placement = shared.switches, shared.placement
         self.generations, self.consumer_groups = shared.generations, shared.consumer_groups
         self.group_names, self.refreshes = shared.group_names, shared.refreshes

@@ -7,7 +7,7 @@ import pytest
 
 from keylane.keyrange.key_split import LaneCuts
 from keylane.keyrange.lane import LaneLayout
-from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX
+from keylane.keyrange.space import HASH_MAX, LANE_COUNT_MAX, KeyRange
 
 
 @pytest.mark.parametrize(("partitions", "lanes"), [(1, 1), (2, 8), (3, 5), (7, 16)])
@@ -69,6 +69,25 @@ def test_what_is_outside_the_layout_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=r"no lane|no interval 4 of 4"):
             call()
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        LaneLayout(2, 4),
+        LaneLayout(2, 12, hash="murmur2"),
+        LaneLayout(2, 3, LaneCuts.of([[5, 9], [7, 11]])),
+    ],
+    ids=["even", "murmur2", "cuts"],
+)
+def test_the_lane_with_a_key_range_is_found(layout: LaneLayout) -> None:
+    """Each by its own range; none by a range that is larger, smaller, or over an end."""
+    for lane in range(layout.lane_count):
+        part = layout.key_range(1, lane)
+        assert layout.lane_with(1, part) == lane
+        assert layout.lane_with(1, KeyRange(part.lo, part.hi - 1)) is None
+        assert layout.lane_with(1, KeyRange(part.lo + 1, part.hi)) is None
+    assert layout.lane_with(1, KeyRange(0, HASH_MAX)) is None
 
 
 def test_layouts_of_two_hashes_differ() -> None:

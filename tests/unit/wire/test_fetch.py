@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from keylane.errors import FrameInvalid
+from keylane.keyrange.space import KeyRange
+from keylane.wire.extensions import KEY_RANGES, write_key_ranges
 from keylane.wire.fetch import (
     FetchAnswer,
     FetchPartition,
@@ -202,6 +205,70 @@ def test_unknown_tags_of_a_request_are_kept(version: int) -> None:
     )
 
     assert read_fetch_request(write_fetch_request(tagged), 0, version) == tagged
+
+
+@pytest.mark.parametrize("version", [11, 12, 15, 17])
+def test_a_request_says_whether_it_has_tags(version: int) -> None:
+    """At any level of those that have some; without one, and before v12, it has none."""
+    request = make_request(version)
+    topic, gone = request.topics[0], request.forgotten[0]
+    partition = topic.partitions[0]._replace(tags=UNKNOWN_TAG)
+    places: list[dict[str, Any]] = [
+        {"topics": (topic._replace(partitions=(*topic.partitions, partition)),)},
+        {"topics": (topic._replace(tags=UNKNOWN_TAG),)},
+        {"forgotten": (gone._replace(tags=UNKNOWN_TAG),)},
+        {"tags": UNKNOWN_TAG},
+    ]
+
+    read = [
+        read_fetch_request(write_fetch_request(replace(request, **place)), 0, version).is_tagged
+        for place in ({"tags": b"\0"}, *places)
+    ]
+
+    assert read == [False, *(version >= 12 for _ in places)]
+
+
+KEY_RANGE_ENTRY = (
+    "00000003 00000007 00000000000003e8 ffffffff ffffffffffffffff 00100000"
+    "01 914e 21 03 0000000000000000 1fffffffffffffff 4000000000000000 7fffffffffffffff"
+)
+"""Partition 3 from offset 1000 on, of the keys in the first quarter and the second half of the hash
+space: two ranges, in a section of one tagged field, number 10001, of 33 bytes."""
+KEY_RANGE_BODIES = {
+    12: "ffffffff 000001f4 00000001 00100000 00 00000000 ffffffff 02 07 6f7264657273 02"
+    + KEY_RANGE_ENTRY
+    + "00 01 01 00",
+    17: "000001f4 00000001 00100000 00 00000000 ffffffff 02 000102030405060708090a0b0c0d0e0f 02"
+    + KEY_RANGE_ENTRY
+    + "00 01 01 00",
+}
+"""The bodies in docs/protocol-extensions.md."""
+
+
+@pytest.mark.parametrize("version", KEY_RANGE_BODIES)
+def test_key_ranges_are_these_bytes(version: int) -> None:
+    """A consumer's fetch of one partition by two key ranges, both ways."""
+    ranges = [KeyRange(0, 2**61 - 1), KeyRange(2**62, 2**63 - 1)]
+    tags = write_tags({KEY_RANGES: write_key_ranges(ranges)})
+    is_named = version < 13
+    wanted = FetchRequest(
+        version=version,
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=1 << 20,
+        isolation_level=0,
+        topics=(
+            FetchTopic(
+                "orders" if is_named else None,
+                None if is_named else bytes(range(16)),
+                (FetchPartition(3, 7, 1000, -1, -1, 1 << 20, tags),),
+            ),
+        ),
+    )
+    body = bytes.fromhex(KEY_RANGE_BODIES[version])
+
+    assert write_fetch_request(wanted) == body
+    assert read_fetch_request(body, 0, version) == wanted
 
 
 @pytest.mark.parametrize("version", [12, 13, 16, 18])

@@ -4,9 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
+from keylane.keyrange.key_split import PartitionSplit
 from keylane.proxy.lanes.fetcher import READER_IDLE_S
 from keylane.tasks import spawn
-from tests.reference.lane_bench import FOUR, WAIT_S, A, B, Bench, interleaved_log, offsets_of
+from keylane.wire.batch import CODEC_LZ4
+from tests.reference.lane_bench import (
+    FOUR,
+    TOPIC_ID,
+    TWO,
+    WAIT_S,
+    A,
+    B,
+    Bench,
+    interleaved_log,
+    offsets_of,
+)
 from tests.virtual_time import run_virtual
 
 
@@ -122,5 +134,38 @@ def test_lanes_beyond_the_bound_are_refused_beside_those_within() -> None:
         assert waited_s == WAIT_S and mine.error_code == 0, "configured lanes have no bound"
         assert (bench.stats.readers, bench.stats.lane_name_readers) == (2, 1)
         assert bench.stats.readers_refused == 1
+
+    run_virtual(main)
+
+
+def test_a_reader_in_whose_place_another_one_is_closes_after_its_last_fetch() -> None:
+    """Each of isolation level and codec; a fetch that waits goes on; one that comes back stays."""
+
+    async def main() -> None:
+        log = interleaved_log(base=0)
+        bench = Bench(log)
+        at = PartitionSplit(TOPIC_ID, 0, TWO.key_split(0))
+        await bench.fetch_one(0, 0)
+        await bench.fetch_one(0, 0, isolation=1, codec=CODEC_LZ4)
+
+        bench.fetcher.retire(at)
+        closed = bench.stats.readers
+        waiting = spawn(bench.fetch_one(0, log.end), "waits")
+        await asyncio.sleep(WAIT_S / 5)
+        bench.fetcher.retire(at)
+        bench.fetcher.retire(at._replace(partition=1))
+        kept = bench.stats.readers
+        log.append((A, b"later"))
+        answer = await waiting
+        after = bench.stats.readers
+        again = spawn(bench.fetch_one(0, log.end), "waits again")
+        await asyncio.sleep(WAIT_S / 5)
+        bench.fetcher.retire(at)
+        await bench.fetch_one(1, 0)
+        await again
+
+        assert (closed, kept, after) == (0, 1, 0)
+        assert offsets_of(answer) == [11]
+        assert bench.stats.readers == 1
 
     run_virtual(main)
