@@ -29,6 +29,7 @@ _SPARK: Final = "Spark calls it"
 _KAFKA: Final = "a rebalance listener of a stock client"
 _LIBRARY: Final = "the library's own method calls it"
 _RANGES: Final = "commits of offset ranges wait for the native client"
+_CONSUMER: Final = "of the Python consumer, for the programs that use it"
 _EMBEDDED: Final = "of an embedded Kafka, for the programs that start one"
 CALLED_ELSEWHERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -54,6 +55,16 @@ CALLED_ELSEWHERE: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(("commit_ranges", "uncommitted_ranges"), _RANGES),
     **dict.fromkeys(("await_end", "bootstrap_of"), _EMBEDDED),
+    **dict.fromkeys(
+        (
+            "seek_to_end", "paused", "delay_revoke", "to_be_revoked_ranges",
+            "on_partitions_with_ranges_assigned", "on_partitions_with_ranges_revoked",
+            "on_partitions_with_ranges_lost",
+        ),
+        _CONSUMER,
+    ),
+    **dict.fromkeys(("on_assigned", "on_revoke_requested"), "through a protocol of the group's"),
+    **dict.fromkeys(("build_request_header", "_metadata_update"), _LIBRARY),
 }  # fmt: skip
 """Names that the product defines and never uses, each with the reason why it stays."""
 TEXT_SUFFIXES: Final = frozenset(

@@ -24,11 +24,12 @@ from numba.core import codegen, cpu, dispatcher, event
 from numba.core.ccallback import CFunc
 from numba.core.compiler_lock import global_compiler_lock
 
-from keylane.kernel import crc, join, records, rewrite, spans
+from keylane.kernel import crc, fields, join, records, rewrite, spans
 from keylane.kernel.library import NEVER_CALLED, SIGNATURES, Signature
 
 MODULES: Final = {
-    "crc": crc, "join": join, "records": records, "rewrite": rewrite, "spans": spans,
+    "crc": crc, "fields": fields, "join": join, "records": records, "rewrite": rewrite,
+    "spans": spans,
 }  # fmt: skip
 LIBRARY_SYMBOLS: Final = re.compile(r"mem(cpy|move|set)|_?Py\w+")
 """Symbols of the C library and the interpreter that compiled code may need."""

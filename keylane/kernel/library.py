@@ -68,6 +68,8 @@ _INTEGERS: Final = Table("int64")
 _HELD_BATCHES: Final = Table("int64", rows=s.HELD_BATCH_ROWS)
 _HELD_RECORDS: Final = Table("int64", rows=s.HELD_RECORD_ROWS)
 _SPANS: Final = Table("int32", rows=s.SPAN_ROWS)
+_FIELD_LONGS: Final = Table("int64", rows=s.FIELD_LONG_ROWS)
+_FIELD_PLACES: Final = Table("int32", rows=s.FIELD_PLACE_ROWS)
 
 _FOUR: Final = (None, None, None, None)
 
@@ -97,6 +99,13 @@ SIGNATURES: Final = {
         (None, _HELD_BATCHES, _SPANS, _INTEGERS, None, None),
         answers=True,
     ),
+    "last_batch": Signature("fields", (None, None), answers=True),
+    "list_fields": Signature(
+        "fields",
+        (_BATCHES, _INTEGERS, None, _PAIRS, _INTEGERS, _FIELD_LONGS, _FIELD_PLACES, _INTEGERS,
+         _INTEGERS),
+        answers=False,
+    ),
 }  # fmt: skip
 NEVER_CALLED: Final = (
     "NRT_MemInfo_call_dtor", "NRT_Free", "numba_gil_ensure", "numba_gil_release",
@@ -108,7 +117,8 @@ PARTS: Final = (
     ("walk_batches", "hold_batches"),
     (
         "write_lanes", "join_batches", "pick_records", "joined_bytes", "scan_batches", "crc32c_at",
-        "count_batches", "plan_lanes",
+        "count_batches", "plan_lanes", "list_fields",
+        "last_batch",
     ),
 )  # fmt: skip
 """Two processes compile them at the same time; this deal gives each about as much."""
@@ -275,6 +285,8 @@ plan_lanes = _named("plan_lanes")
 write_lanes = _named("write_lanes")
 hold_batches = _named("hold_batches")
 pick_records = _named("pick_records")
+last_batch = _named("last_batch")
+list_fields = _named("list_fields")
 
 
 def as_bytes_array(buffer: Any) -> NDArray[np.uint8]:

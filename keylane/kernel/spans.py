@@ -174,7 +174,7 @@ def _skip_varlong(at: int, end: int) -> int:
 
 
 @leaf
-def _skip_headers(at: int, end: int) -> tuple[int, int]:
+def skip_headers(at: int, end: int) -> tuple[int, int]:
     """Walk the headers of a record that ends at `end`; return a status and the address after."""
     header_count, at = read_varint(at, end)
     if at == 0:
@@ -221,7 +221,7 @@ def read_record(at: int, end: int) -> tuple[int, int, int, int, int]:
         return s.VARINT, 0, 0, 0, 0
     if value_size > end - at:
         return s.FIELD_LENGTH, 0, 0, 0, 0
-    status, at = _skip_headers(at + max(value_size, 0), end)
+    status, at = skip_headers(at + max(value_size, 0), end)
     if status == s.OK and at != end:
         status = s.RECORD_LENGTH
     return status, end, delta, key, key_size
@@ -300,7 +300,7 @@ def _walk_batch(
 
 
 @leaf
-def _read_control(at: int, end: int, previous: int, last_delta: int) -> tuple[int, int, int, int]:
+def read_control(at: int, end: int, previous: int, last_delta: int) -> tuple[int, int, int, int]:
     """Check one record of a control batch; return status, its end, its offset delta, its key.
 
     previous: the delta of the record before; last_delta: that of the batch.
@@ -319,7 +319,7 @@ def check_control(row: Any) -> int:
     at, end = row[s.PAYLOAD], row[s.PAYLOAD] + row[s.PAYLOAD_SIZE]
     last_delta, delta = row[s.LAST_OFFSET] - row[s.BASE_OFFSET], -1
     for _ in range(row[s.RECORD_COUNT_COLUMN]):
-        status, at, delta, _key = _read_control(at, end, delta, last_delta)
+        status, at, delta, _key = read_control(at, end, delta, last_delta)
         if status != s.OK:
             return status
     return s.OK if at == end else s.RECORDS_REMAIN
@@ -331,7 +331,7 @@ def _walk_control(row: Any, markers: Any, progress: Any) -> int:
     at, end = row[s.PAYLOAD], row[s.PAYLOAD] + row[s.PAYLOAD_SIZE]
     last_delta, delta = row[s.LAST_OFFSET] - row[s.BASE_OFFSET], -1
     for _ in range(row[s.RECORD_COUNT_COLUMN]):
-        status, at, delta, key = _read_control(at, end, delta, last_delta)
+        status, at, delta, key = read_control(at, end, delta, last_delta)
         if status != s.OK:
             return status
         # Key: int16 version, int16 type (0 abort, 1 commit, others are not of transactions).

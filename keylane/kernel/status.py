@@ -132,6 +132,22 @@ SPAN_BATCH: Final = 2
 """Column of its batch among the held ones."""
 SPAN_ROWS: Final = 3
 
+# Rows of the fields of records, one column per data record: int64, then places, int32.
+FIELD_OFFSET: Final = 0
+FIELD_TIMESTAMP: Final = 1
+FIELD_LONG_ROWS: Final = 2
+PLACE_KEY: Final = 0
+"""First byte of the key in the buffer of its batch."""
+PLACE_KEY_END: Final = 1
+"""The byte behind it; NO_FIELD: the key is null. So it is with values; headers are never null."""
+PLACE_VALUE: Final = 2
+PLACE_VALUE_END: Final = 3
+PLACE_HEADERS: Final = 4
+"""First byte of the count of headers."""
+PLACE_HEADERS_END: Final = 5
+FIELD_PLACE_ROWS: Final = 6
+NO_FIELD: Final = -1
+
 # Elements of the progress array, int64: how far a kernel came, and why it stopped.
 DONE_BATCHES: Final = 0
 DONE_RECORDS: Final = 1

@@ -1,0 +1,268 @@
+"""Fetches ahead of the application: one request in flight per leader, bounded in bytes.
+
+A shell: `fetches` makes the requests and reads the answers, `reading` has the state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from keylane.client import errors as e
+from keylane.client.cluster import CONNECTION_FETCH, ClusterClient
+from keylane.client.fetches import (
+    VERSION_MAX,
+    VERSION_MIN,
+    FetchOutcome,
+    ReadBatches,
+    plan_fetch,
+    read_answer,
+    read_batches,
+)
+from keylane.client.metrics import Metrics
+from keylane.client.reading import EARLIEST, LATEST, Reading
+from keylane.client.settings import ConsumerSettings
+from keylane.client.values import TopicPartition
+from keylane.errors import FrameInvalid, KeylaneError
+from keylane.kernel.fetched import offset_behind
+from keylane.tasks import spawn
+from keylane.wire.header import ApiKey
+
+log = logging.getLogger("keylane.client.fetcher")
+
+INLINE_BYTES_MAX: Final = 16 * 1024
+"""An answer up to this size is read on the loop: a thread costs more."""
+BUSY_WAIT_MS_MAX: Final = 50
+"""The longest wait at the broker while another partition of the node has records to be given: it
+may need a fetch soon, and its node has one request at a time."""
+RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class Fetcher:
+    """Fetches what `readings` want; `arrived` is set when a poll has something to look at."""
+
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        settings: ConsumerSettings,
+        metrics: Metrics,
+        on_reset: Callable[[], None],
+    ) -> None:
+        """on_reset: some readings have lost their position."""
+        self.readings: dict[TopicPartition, Reading] = {}
+        self.arrived = asyncio.Event()
+        self._cluster, self._settings, self._metrics = cluster, settings, metrics
+        self._on_reset = on_reset
+        self._wake = asyncio.Event()
+        self._busy: dict[int, asyncio.Task[None]] = {}
+        """The request in flight of each node."""
+        self._reads: set[asyncio.Task[None]] = set()
+        self._refreshing: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
+        self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keylane-fetch")
+        self._now_s = asyncio.get_running_loop().time
+
+    def start(self) -> None:
+        """Begin to fetch."""
+        self._running = spawn(self._run(), "keylane client: fetches")
+
+    async def close(self) -> None:
+        """End all requests."""
+        tasks = [self._running, self._refreshing, *self._busy.values(), *self._reads]
+        for task in tasks:
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*(task for task in tasks if task), return_exceptions=True)
+        self._threads.shutdown(wait=False)
+
+    def wake(self) -> None:
+        """Look again at what is wanted."""
+        self._wake.set()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that wait for the application."""
+        return sum(reading.waiting_bytes for reading in self.readings.values())
+
+    # -- the loop -------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            wait_s = self._start_requests()
+            try:
+                async with asyncio.timeout(wait_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    def _start_requests(self) -> float | None:
+        """Start a request to each node that has none; return the seconds until the next try."""
+        now_s = self._now_s()
+        room = self._settings.max_buffered_bytes - self.buffered_bytes
+        by_node: dict[int, list[Reading]] = {}
+        full_nodes: set[int] = set()
+        retry_s: list[float] = []
+        for reading in self.readings.values():
+            if reading.progress is None or reading.is_paused or reading.error is not None:
+                continue
+            if reading.retry_at_s > now_s:
+                retry_s.append(reading.retry_at_s - now_s)
+                continue
+            leader = self._cluster.leader_of(reading.part)
+            if leader is None:
+                self._back_off([reading])
+                self.refresh_metadata()
+                retry_s.append(self._settings.retry_backoff_s)
+            elif reading.waiting_bytes >= self._settings.max_partition_fetch_bytes or room <= 0:
+                full_nodes.add(leader)
+            else:
+                by_node.setdefault(leader, []).append(reading)
+        for node_id, readings in by_node.items():
+            if node_id not in self._busy:
+                task = self._fetch(node_id, readings, is_busy=node_id in full_nodes)
+                self._busy[node_id] = spawn(task, f"keylane client: fetch from node {node_id}")
+        return min(retry_s) if retry_s else None
+
+    async def _fetch(self, node_id: int, readings: list[Reading], *, is_busy: bool) -> None:
+        """Send one request, and take its answer."""
+        max_wait_ms = self._settings.fetch_max_wait_ms
+        if is_busy:
+            max_wait_ms = min(max_wait_ms, BUSY_WAIT_MS_MAX)
+        try:
+            version = await self._cluster.version_for(
+                node_id, ApiKey.FETCH, VERSION_MAX, VERSION_MIN
+            )
+            plan = plan_fetch(
+                readings,
+                self._settings,
+                version=version,
+                max_wait_ms=max_wait_ms,
+                topic_id=self._cluster.topic_id,
+                leader_epoch=self._cluster.leader_epoch_of,
+            )
+            body = await self._cluster.ask(
+                node_id, ApiKey.FETCH, plan.version, plan.body, connection=CONNECTION_FETCH
+            )
+            self._metrics.fetches += 1
+            self._metrics.fetched_bytes += len(body)
+            code, outcomes = read_answer(plan, body, read_committed=self._settings.isolation != 0)
+        except (e.Disconnected, FrameInvalid) as error:
+            log.warning("fetch failed node_id=%d error=%s", node_id, error)
+            self._back_off(readings)
+            self.refresh_metadata()
+        except KeylaneError as error:
+            self._fail(readings, error)
+        else:
+            self._take(readings, code, outcomes)
+        finally:
+            del self._busy[node_id]
+            self.wake()
+
+    # -- outcomes -------------------------------------------------------------------------
+
+    def _take(self, readings: list[Reading], code: int, outcomes: Collection[FetchOutcome]) -> None:
+        if code != e.NONE:
+            log.warning("fetch refused error_code=%d", code)
+            self._back_off(readings)
+            self.refresh_metadata()
+            return
+        full = []
+        for outcome in outcomes:
+            if outcome.asked.is_stale or not self._is_good(outcome):
+                continue
+            outcome.asked.reading.high_watermark = outcome.high_watermark
+            if outcome.data:
+                full.append(outcome)
+        small = sum(len(outcome.data) for outcome in full) <= INLINE_BYTES_MAX
+        if small and not self._reads:  # not before what is being read
+            for outcome in full:
+                self._add(outcome, read_batches(outcome))
+            return
+        for outcome in full:
+            # The next request need not wait for the thread.
+            behind = offset_behind(outcome.data)
+            if behind is not None:
+                outcome.asked.reading.expect(behind, len(outcome.data))
+        task = spawn(self._read(full), "keylane client: reading batches")
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+
+    async def _read(self, outcomes: Collection[FetchOutcome]) -> None:
+        """Read batches in the thread, which takes one answer after the other."""
+        loop = asyncio.get_running_loop()
+        reads = [
+            (outcome, loop.run_in_executor(self._threads, read_batches, outcome))
+            for outcome in outcomes
+        ]  # all at once: those of the next answer come behind them
+        for outcome, read in reads:
+            found = await read
+            if not outcome.asked.is_stale:
+                self._add(outcome, found)
+        self.wake()
+
+    def _is_good(self, outcome: FetchOutcome) -> bool:
+        """Look at the codes of an outcome; do what an error calls for."""
+        reading, code = outcome.asked.reading, outcome.error_code
+        place = f"topic {reading.part.topic} partition {reading.part.partition}"
+        if outcome.draft_code == e.RANGE_FETCH_NOT_ALLOWED:
+            self._fail([reading], e.error_of(code, place, draft_code=outcome.draft_code))
+        elif code == e.OFFSET_OUT_OF_RANGE:
+            self._reset(reading, place)
+        elif code in e.STALE_METADATA:
+            log.info("fetch elsewhere place=%s error=%s", place, e.name_of(code))
+            self._back_off([reading])
+            self.refresh_metadata()
+        elif code != e.NONE:
+            self._fail([reading], e.error_of(code, place))
+        return code == e.NONE
+
+    def _add(self, outcome: FetchOutcome, read: ReadBatches) -> None:
+        """Take the records of an outcome."""
+        reading = outcome.asked.reading
+        if read.corrupt is not None:
+            reading.go_back(outcome.asked.offset)
+            place = f"topic {reading.part.topic} partition {reading.part.partition}"
+            text = f"{place} offset {outcome.asked.offset}: {read.corrupt}"
+            self._fail([reading], e.RecordsCorrupt(text))
+        elif read.fields is not None:
+            reading.add(read.fields, outcome.asked.offset)
+            if reading.has_records:
+                self.arrived.set()
+
+    def _reset(self, reading: Reading, place: str) -> None:
+        policy = self._settings.auto_offset_reset
+        if policy == "none":
+            text = f"{place}: no offset {reading.fetch_offset} in the log"
+            self._fail([reading], e.OffsetOutOfRange(text))
+            return
+        log.warning("offset out of range place=%s offset=%d", place, reading.fetch_offset)
+        reading.lose_position(RESETS[policy])
+        self._on_reset()
+
+    def _fail(self, readings: Collection[Reading], error: KeylaneError) -> None:
+        for reading in readings:
+            reading.error = error
+        self.arrived.set()
+
+    def _back_off(self, readings: Collection[Reading]) -> None:
+        retry_at_s = self._now_s() + self._settings.retry_backoff_s
+        for reading in readings:
+            reading.retry_at_s = retry_at_s
+
+    def refresh_metadata(self) -> None:
+        """Ask for the metadata, unless that is going on."""
+        if self._refreshing is None:
+            self._refreshing = spawn(self._refresh(), "keylane client: metadata")
+
+    async def _refresh(self) -> None:
+        try:
+            await self._cluster.refresh()
+        except KeylaneError as error:
+            log.warning("metadata not refreshed error=%s", error)
+        finally:
+            self._refreshing = None
+            self.wake()

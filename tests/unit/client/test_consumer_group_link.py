@@ -1,0 +1,255 @@
+"""A consumer in a group: what comes, what is asked back, what is lost; the group is a fake."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from keylane.client import errors as e
+from keylane.client.listener import Parts, Ranges, RebalanceListener
+from keylane.client.values import TopicPartition
+from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.wire.extensions import LaneRange
+from tests.reference.batches import Batch, Record
+from tests.reference.client_node import FakeCluster
+from tests.unit.client.conftest import Stage, StageFactory
+
+A, B, C = (TopicPartition("t", number) for number in range(3))
+LOW, HIGH = KeyRange(0, HASH_MAX // 2), KeyRange(HASH_MAX // 2 + 1, HASH_MAX)
+
+
+class Noting(RebalanceListener):
+    """Notes its calls; without ranges."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Parts]] = []
+
+    async def on_partitions_assigned(self, parts: Parts) -> None:
+        self.calls.append(("assigned", parts))
+
+    async def on_partitions_revoked(self, parts: Parts) -> None:
+        self.calls.append(("revoked", parts))
+
+
+class NotingRanges(RebalanceListener):
+    """Notes its calls, with ranges."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Ranges]] = []
+
+    async def on_partitions_with_ranges_assigned(self, ranges: Ranges) -> None:
+        self.calls.append(("assigned", ranges))
+
+    async def on_partitions_with_ranges_revoked(self, ranges: Ranges) -> None:
+        self.calls.append(("revoked", ranges))
+
+    async def on_partitions_with_ranges_lost(self, ranges: Ranges) -> None:
+        self.calls.append(("lost", ranges))
+
+
+def log(*, has_ranges: bool = False) -> FakeCluster:
+    cluster = FakeCluster(has_ranges=has_ranges)
+    for part in (A, B, C):
+        cluster.append(part, Batch(0, tuple(Record(i, b"k") for i in range(10))))
+    return cluster
+
+
+async def poll_until(here: Stage, *parts: TopicPartition) -> set[TopicPartition]:
+    """Poll until each of these has given records; return the parts that have."""
+    found: set[TopicPartition] = set()
+    while not found.issuperset(parts):
+        found.update(await here.consumer.getmany(timeout_ms=5_000))
+    return found
+
+
+async def test_what_is_asked_back_is_committed_announced_and_released(
+    stage: StageFactory,
+) -> None:
+    """In this order, as the next poll begins; the other partition goes on."""
+    cluster, listener = log(), Noting()
+    here = await stage(
+        cluster, "t", group_id="g", listener=listener, auto_commit_interval_ms=3_600_000
+    )
+    here.group.assign({A: None, B: None})
+    await poll_until(here, A, B)
+
+    here.group.ask_back(A)
+    assert here.consumer.to_be_revoked() == {A}
+    await here.consumer.getmany(timeout_ms=0)
+
+    assert [(part, entry.committed_offset) for part, entry in cluster.commits] == [(A, 10)]
+    assert listener.calls == [("assigned", frozenset({A, B})), ("revoked", frozenset({A}))]
+    assert here.group.released == [{A}]
+    assert here.consumer.assignment() == {B}
+    assert here.consumer.to_be_revoked() == frozenset()
+
+
+async def test_a_poll_returns_early_when_something_is_asked_back(stage: StageFactory) -> None:
+    """So that the application can finish, or delay; no further record of it comes."""
+    cluster = log()
+    here = await stage(cluster, "t", group_id="g")
+    here.group.assign({A: None})
+    await poll_until(here, A)
+
+    polling = asyncio.ensure_future(here.consumer.getmany(timeout_ms=3_600_000))  # noqa: TID251
+    await asyncio.sleep(0.01)
+    here.group.ask_back(A)
+    cluster.append(A, Batch(10, (Record(0, b"k"),)))
+
+    assert not (await polling).count
+    assert here.consumer.to_be_revoked() == {A}
+
+
+async def test_a_delayed_revoke_waits_for_one_poll_more(stage: StageFactory) -> None:
+    """And the application may go on to delay it."""
+    here = await stage(log(), "t", group_id="g")
+    here.group.assign({A: None})
+    await poll_until(here, A)
+    here.group.ask_back(A)
+
+    for _ in range(3):
+        assert here.consumer.delay_revoke([A])
+        await here.consumer.getmany(timeout_ms=0)
+        assert not here.group.released
+        assert here.consumer.to_be_revoked() == {A}
+    await here.consumer.getmany(timeout_ms=0)
+
+    assert here.group.released == [{A}]
+
+
+async def test_a_lost_partition_cannot_be_committed(stage: StageFactory) -> None:
+    """Its records are not given, a delay is refused, the listener is notified."""
+    cluster, listener = log(), Noting()
+    here = await stage(
+        cluster, "t", group_id="g", listener=listener, enable_auto_commit=False,
+        max_poll_records=4,
+    )  # fmt: skip
+    here.group.assign({A: None})
+    records = list((await here.consumer.getmany(timeout_ms=5_000)).all())
+    here.group.ask_back(A)
+    here.group.lose(A)
+
+    assert here.consumer.lost() == {A}
+    assert not here.consumer.delay_revoke([A])
+    for what in (records, {A: 4}):
+        with pytest.raises(e.PartitionLost):
+            await here.consumer.commit(what)
+    assert not (await here.consumer.getmany(timeout_ms=50)).count
+    assert listener.calls == [("assigned", frozenset({A})), ("revoked", frozenset({A}))]
+    assert not cluster.commits
+    assert not here.group.released
+
+
+async def test_same_poll_gives_up_within_the_poll(stage: StageFactory) -> None:
+    """`revoke_completion` "same-poll": no other call is needed."""
+    listener = Noting()
+    here = await stage(log(), "t", group_id="g", listener=listener, revoke_completion="same-poll")
+    here.group.assign({A: None})
+    await poll_until(here, A)
+    polling = asyncio.ensure_future(here.consumer.getmany(timeout_ms=500))  # noqa: TID251
+    await asyncio.sleep(0.01)
+
+    here.group.ask_back(A)
+    while not here.group.released:  # noqa: ASYNC110 -- of a fake
+        await asyncio.sleep(0.005)
+
+    assert not polling.done()
+    assert listener.calls == [("assigned", frozenset({A})), ("revoked", frozenset({A}))]
+    await polling
+
+
+async def test_lanes_are_shown_as_ranges_of_the_brokers_partitions(stage: StageFactory) -> None:
+    """Two lanes of partition 0 are one range; records keep the lane index."""
+    listener = NotingRanges()
+    here = await stage(log(has_ranges=True), "t", group_id="g", listener=listener)
+    lanes = {A: LaneRange(0, LOW), C: LaneRange(0, HIGH), B: None}
+
+    here.group.assign(lanes)
+    await poll_until(here, A, B, C)
+    here.group.ask_back(C)
+    revoked = here.consumer.to_be_revoked_ranges()
+    await here.consumer.getmany(timeout_ms=0)
+    here.group.lose(A, B)
+    await here.consumer.getmany(timeout_ms=0)
+
+    assert revoked == {A: (HIGH,)}
+    assert listener.calls == [
+        ("assigned", {A: (KeyRange(0, HASH_MAX),), B: ()}),
+        ("revoked", {A: (HIGH,)}),
+        ("lost", {A: (LOW,), B: ()}),
+    ]
+
+
+async def test_a_consumer_may_refuse_ranges_of_keys(stage: StageFactory) -> None:
+    """`allow_individual_commit` False, and the group assigns them all the same (draft 90)."""
+    here = await stage(log(), "t", group_id="g", allow_individual_commit=False)
+
+    here.group.assign({A: LaneRange(0, LOW)})
+
+    with pytest.raises(e.RangeFetchNotAccepted):
+        await here.consumer.getmany(timeout_ms=5_000)
+    assert here.consumer.assignment() == frozenset()
+
+
+async def test_a_commit_joins_again_where_the_group_asks_for_that(stage: StageFactory) -> None:
+    """Draft error 92 beside REBALANCE_IN_PROGRESS: rejoin, and commit as the new member."""
+    cluster = log(has_ranges=True)
+    here = await stage(cluster, "t", group_id="g", enable_auto_commit=False, retry_backoff_ms=1)
+    here.group.assign({A: None})
+    await poll_until(here, A)
+    cluster.commit_codes.append((e.REBALANCE_IN_PROGRESS, e.MAX_INDIVIDUAL_COMMIT_REACHED))
+
+    await here.consumer.commit()
+
+    assert cluster.members == [("m", 1), ("m", 2)]
+    assert here.group.rejoins == 1
+
+
+async def test_a_member_that_the_group_does_not_know_joins_again(stage: StageFactory) -> None:
+    """The commit fails: what was read may come again elsewhere."""
+    cluster = log()
+    here = await stage(cluster, "t", group_id="g", enable_auto_commit=False)
+    here.group.assign({A: None})
+    await poll_until(here, A)
+    cluster.commit_codes.append((e.UNKNOWN_MEMBER_ID, 0))
+
+    with pytest.raises(e.PartitionLost):
+        await here.consumer.commit()
+    await asyncio.sleep(0)
+
+    assert here.group.rejoins == 1
+
+
+async def test_an_error_of_the_group_ends_a_poll(stage: StageFactory) -> None:
+    """Such as a group that this client may not join."""
+    here = await stage(log(), "t", group_id="g")
+    here.group.assignments.on_group_error(e.GroupDenied("group g"))
+
+    with pytest.raises(e.GroupDenied):
+        await here.consumer.getmany(timeout_ms=5_000)
+
+
+async def test_a_subscription_changes_and_ends(stage: StageFactory) -> None:
+    """Other topics, a pattern, none; the group is left at the end, and commits go before."""
+    cluster = log()
+    here = await stage(cluster, "t", group_id="g", auto_commit_interval_ms=3_600_000)
+    group = here.group
+    await here.consumer.subscribe(pattern="t.*")
+    assert group.wish == (frozenset(), "t.*")
+    group.assign({A: None})
+    await poll_until(here, A)
+
+    await here.consumer.stop()
+
+    assert group.has_left
+    assert [entry.committed_offset for _, entry in cluster.commits] == [10]
+
+
+async def test_a_consumer_without_a_group_reads_whole_topics(stage: StageFactory) -> None:
+    """All partitions of what it subscribes to; a topic that no broker knows is named."""
+    here = await stage(log(), "t")
+
+    assert await poll_until(here, A, B, C) == {A, B, C}
+    with pytest.raises(e.TopicUnknown, match="nowhere"):
+        await stage(FakeCluster(), "nowhere")
