@@ -225,7 +225,7 @@ def read_offset_fetch(answer: Any) -> tuple[dict[TopicPartition, Committed | Non
             ranges: tuple[Range, ...] = ()
             if x.OFFSET_RANGES in own:
                 data = own[x.OFFSET_RANGES]
-                ranges = x.read_pairs(data, count_max=len(data) // x.PAIR_BYTES)
+                ranges = x.read_pairs(data)
             stable = (
                 x.read_int64(own[x.STABLE_OFFSET]) if x.STABLE_OFFSET in own else NO_STABLE_OFFSET
             )

@@ -190,7 +190,7 @@ class GroupMembership:
 
     async def _run(self) -> None:
         try:
-            while not (self._is_ending and self._current.machine.is_out and self._call is None):
+            while not self._is_over:
                 await self._step()
         except Exception as error:
             # A bug here or in the consumer: without heartbeats the parts go to others.
@@ -201,6 +201,11 @@ class GroupMembership:
         finally:
             self._end_waiters()
 
+    @property
+    def _is_over(self) -> bool:
+        """The member has left, and no answer is waited for."""
+        return self._is_ending and self._current.machine.is_out and self._call is None
+
     async def _step(self) -> None:
         now_s = self._now_s()
         self._take_answer(now_s)
@@ -210,7 +215,8 @@ class GroupMembership:
             self._end_waiters()
         self._begin_call(now_s)
         self._begin_look(now_s)
-        await self._pause(now_s)
+        if not self._is_over:
+            await self._pause(now_s)
 
     async def _pause(self, now_s: float) -> None:
         """Wait for an answer, a wish, or the next thing that is due."""

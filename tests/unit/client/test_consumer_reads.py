@@ -47,7 +47,7 @@ async def test_gaps_between_committed_ranges_are_read_and_committed(stage: Stage
     await here.consumer.commit()
 
     ((part, entry),) = cluster.commits
-    ranges = x.read_pairs(read_tags(entry.tags)[x.OFFSET_RANGES], count_max=9)
+    ranges = x.read_pairs(read_tags(entry.tags)[x.OFFSET_RANGES])
     assert (part, entry.committed_offset) == (PART, -1)
     assert ranges == ((41, 42), (46, 47), (50, 50))
     assert await here.consumer.position(PART) == 51
@@ -87,7 +87,7 @@ async def test_ranges_of_keys_go_with_every_request(stage: StageFactory) -> None
     ((_, entry),) = cluster.commits
     own = read_tags(entry.tags)
     assert x.read_key_ranges(own[x.KEY_RANGES]) == (LOW,)
-    assert x.read_pairs(own[x.OFFSET_RANGES], count_max=9) == ((0, 39),)
+    assert x.read_pairs(own[x.OFFSET_RANGES]) == ((0, 39),)
     assert here.consumer.key_ranges() == {PART: (LOW,)}
 
 
@@ -112,7 +112,7 @@ async def test_marked_records_are_committed_as_ranges(stage: StageFactory) -> No
     await here.consumer.commit()
 
     sent = [
-        x.read_pairs(read_tags(entry.tags)[x.OFFSET_RANGES], count_max=9)
+        x.read_pairs(read_tags(entry.tags)[x.OFFSET_RANGES])
         for _, entry in cluster.commits
     ]
     assert sent == [((3, 4), (7, 7)), ((5, 5),)]
@@ -146,7 +146,7 @@ async def test_many_ranges_do_not_wait_for_the_timer(stage: StageFactory) -> Non
     while not cluster.commits:
         await here.consumer.getmany(timeout_ms=20)
 
-    ranges = x.read_pairs(read_tags(cluster.commits[0][1].tags)[x.OFFSET_RANGES], count_max=99)
+    ranges = x.read_pairs(read_tags(cluster.commits[0][1].tags)[x.OFFSET_RANGES])
     assert ranges == tuple((offset, offset) for offset in range(0, 30, 3))
 
 

@@ -63,7 +63,7 @@ def test_a_commit_has_its_member_ranges_and_keys() -> None:
     assert request[:3] == ("g", 4, "m")
     assert request.group_instance_id == "i"
     own = read_tags(request.topics[0].partitions[0].tags)
-    assert x.read_pairs(own[x.OFFSET_RANGES], count_max=2) == ((1, 2), (4, 9))
+    assert x.read_pairs(own[x.OFFSET_RANGES]) == ((1, 2), (4, 9))
     assert x.read_key_ranges(own[x.KEY_RANGES]) == (KeyRange(5, 6),)
 
     tags = write_tags({x.DRAFT_ERROR: x.write_int16(91), x.STABLE_OFFSET: x.write_int64(7)})
