@@ -170,7 +170,7 @@ class ConsumerGroup:
             member.subscribed = word.subscribed
         member.rack = word.rack or member.rack
         member.rebalance_timeout_s = word.rebalance_timeout_s or member.rebalance_timeout_s
-        member.shares = word.shares
+        member.shares, member.takes_parts = word.shares, word.takes_parts
         if word.plain_owned is not None:
             member.plain_owned = word.plain_owned
         if word.plain_parts is not None:

@@ -85,6 +85,8 @@ class Word:
     """Partitions of other topics that it has assigned."""
     shares: bool = True
     """It takes a part of a partition; else whole partitions only."""
+    takes_parts: bool = True
+    """The same by its own word, where a switch may say otherwise."""
     asks_ranges: bool = False
     """It asks what its lane indexes stand for."""
 
@@ -123,6 +125,7 @@ class GroupMember:
     rack: str | None = None
     rebalance_timeout_s: float = 300.0
     shares: bool = True
+    takes_parts: bool = True
     epoch: int = 0
     """The newest epoch that it was answered."""
     owned: Lanes = NO_LANES

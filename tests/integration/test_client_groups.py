@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from keylane.client.cluster import Cluster
+from keylane.client.cluster import ClusterClient
 from keylane.client.group.effects import GroupRefused
 from keylane.client.group.membership import GroupMembership
 from keylane.client.group.settings import GroupSettings
@@ -96,7 +96,7 @@ class Member:
 
     def __init__(self, stand: Stand, name: str, settings: GroupSettings) -> None:
         self.stand, self.name = stand, name
-        self.cluster = Cluster(ConsumerSettings(bootstrap_servers=stand.bootstrap))
+        self.cluster = ClusterClient(ConsumerSettings(bootstrap_servers=stand.bootstrap))
         self.membership = GroupMembership(self.cluster, settings, self)
         self.parts: dict[TopicPartition, LaneRange | None] = {}
         self.revoking: set[TopicPartition] = set()

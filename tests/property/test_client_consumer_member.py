@@ -36,7 +36,7 @@ STEPS = 400
 
 
 class KafkaCoordinator:
-    """The twin of Kafka's own coordinator, with the naive one's interface; no rebalance time-out."""
+    """The twin of Kafka's coordinator, with the naive one's interface; no rebalance time-out."""
 
     def __init__(self, partitions: int, session_s: float) -> None:
         self.now_s = 0.0

@@ -33,11 +33,14 @@ from tests.transcript.entities import build
 from tests.transcript.fake import ORDERS, FakeContext, make_request, serve
 from tests.transcript.lane_group import (
     HEARTBEAT,
+    beat,
     described,
     full,
     lanes,
     not_there,
+    partial,
     takes,
+    topics_of,
 )
 from tests.transcript.test_offset_commit import GROUP, codes, no_history, pushes, request, topic
 
@@ -232,3 +235,10 @@ async def test_a_member_that_takes_no_parts_says_so_in_its_heartbeat() -> None:
     assert group is not None
     (member,) = group.members.values()
     assert not member.shares
+
+    takes(context, 1, member_id="a")
+    await beat(context, partial("a", 1, lanes(*range(8))))
+    assert not member.shares, "its word counts until it says otherwise"
+    takes(context, 1, member_id="a")
+    await beat(context, full("a", 1, topic_partitions=topics_of(lanes(*range(8)))))
+    assert member.shares, "it has said all again, without it"

@@ -351,7 +351,7 @@ class ClassicMember:
         elif code in FENCED:
             self._member_id = "" if code == UNKNOWN_MEMBER_ID else self._member_id
             self._lose_all()
-            if isinstance(call, ClassicJoin):
+            if not isinstance(call, ClassicBeat):
                 self._pauses.begin(now_s)
             self._begin_join(now_s)
         elif code in LOADING | MOVED | RETRIABLE:

@@ -129,6 +129,7 @@ class ConsumerMember:
         self._fences_s: dict[tuple[UUID, int], float] = {}
         self._polled_s = now_s
         self._unreleased_since_s: float | None = None
+        self._ended_s = -math.inf
         self.has_joined = False
         self._is_known = False  # the coordinator may have the member
 
@@ -355,7 +356,11 @@ class ConsumerMember:
         if code in ENDED:
             self._is_known = code != UNKNOWN_MEMBER_ID
             self.held.lose_all()
-            self._pauses.begin(now_s) if was_joining else self._pauses.end()
+            if was_joining or now_s < self._ended_s + self._interval_s:
+                self._pauses.begin(now_s)  # else joins and ends would follow each other at once
+            else:
+                self._pauses.end()
+            self._ended_s = now_s
             if was_joining and self._is_known:
                 self._begin_leave(MemberPhase.JOINING, now_s)  # it has this member at an epoch
             else:

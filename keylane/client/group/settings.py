@@ -5,7 +5,6 @@ Source: Kafka's consumer configuration, whose defaults these are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -77,8 +76,3 @@ class GroupTopics(NamedTuple):
     def is_empty(self) -> bool:
         """True: nothing is wanted."""
         return not self.topics and self.pattern is None
-
-
-def subscribed_to(topics: Iterable[str], pattern: str | None) -> GroupTopics:
-    """Return the subscription."""
-    return GroupTopics(frozenset(topics), pattern)

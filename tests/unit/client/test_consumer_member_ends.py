@@ -295,3 +295,32 @@ def test_a_release_that_the_coordinator_may_not_know_of_ends_all(joined) -> None
     assert joined.effects() == [PartsLost(frozenset({part(0)}))]
     joined.machine.failed(joined.now_s)
     assert joined.ask().epoch == -1
+
+
+def test_a_poll_before_the_leave_is_answered_joins_after_it(joined) -> None:
+    """The leave for a lack of polls is out; its answer is followed by a join."""
+    for _ in range(21):
+        joined.wait(2.9)
+        if joined.machine.request(joined.now_s):
+            joined.answer()
+    joined.machine.note_poll(joined.now_s)
+    if joined.machine.phase is MemberPhase.LEAVING:
+        joined.ask()
+        joined.answer(0, epoch=-1)
+
+    assert joined.ask().epoch == 0
+
+
+def test_a_leave_before_a_join_is_repeated_where_the_coordinator_moves(joined) -> None:
+    """The session is over: NOT_COORDINATOR to the leave, then the leave again, then the join."""
+    joined.wait(SESSION_S)
+    joined.effects()
+    joined.ask()
+
+    joined.answer(16)
+
+    assert joined.effects() == [CoordinatorMoved()]
+    joined.wait(0.2)
+    assert joined.ask().epoch == -1
+    joined.answer(0, epoch=-1)
+    assert joined.ask().epoch == 0

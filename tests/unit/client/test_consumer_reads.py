@@ -111,10 +111,7 @@ async def test_marked_records_are_committed_as_ranges(stage: StageFactory) -> No
     here.consumer.mark_done(records[5])
     await here.consumer.commit()
 
-    sent = [
-        x.read_pairs(read_tags(entry.tags)[x.OFFSET_RANGES])
-        for _, entry in cluster.commits
-    ]
+    sent = [x.read_pairs(read_tags(entry.tags)[x.OFFSET_RANGES]) for _, entry in cluster.commits]
     assert sent == [((3, 4), (7, 7)), ((5, 5),)]
 
 

@@ -184,6 +184,22 @@ def part(number: int, topic: str = "t") -> TopicPartition:
     return TopicPartition(topic, number)
 
 
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_a_leave_that_is_answered_takes_no_time(protocol: str) -> None:
+    """It ends with the coordinator's answer, and not with the wait for one."""
+    scene, took_s = Scene(protocol), list[float]()
+
+    async def act() -> None:
+        await asyncio.sleep(10)
+        began_s = asyncio.get_running_loop().time()
+        await scene.membership.leave()
+        took_s.append(asyncio.get_running_loop().time() - began_s)
+
+    play(scene, act)
+
+    assert took_s == [0.0]
+
+
 def test_heartbeats_go_on_and_end_with_a_leave() -> None:
     """A join, an acknowledgement, one each 3 s, and epoch -1 at the end."""
     scene = Scene("consumer")
@@ -421,6 +437,7 @@ def test_a_membership_that_is_not_started_keeps_its_wishes() -> None:
     scene.membership.note_poll()
     assert scene.membership.member == ("g", "", -1, None)
     assert scene.membership.owned == frozenset()
+    run_virtual(scene.membership.leave)
     scene.membership.subscribe(["u"], None)
 
     async def act() -> None:
@@ -428,3 +445,69 @@ def test_a_membership_that_is_not_started_keeps_its_wishes() -> None:
         assert scene.cluster.requests[0].subscribed_topic_names == ("u",)
 
     play(scene, act)
+
+
+def test_a_running_member_changes_its_subscription() -> None:
+    """The next heartbeat is sent at once, with the topics."""
+    scene = Scene("consumer")
+
+    async def act() -> None:
+        await asyncio.sleep(1)
+        scene.membership.subscribe(["u"], None)
+        await asyncio.sleep(0.01)
+        assert scene.cluster.requests[-1].subscribed_topic_names == ("u",)
+
+    play(scene, act)
+
+
+def test_a_session_that_is_over_is_published() -> None:
+    """The coordinator fences the member: the consumer has lost what it had."""
+    scene = Scene("consumer")
+    scene.cluster.rules[68] = lambda request: (
+        beat(110) if request.member_epoch else beat(parts={T: (0,)})
+    )
+
+    async def act() -> None:
+        await asyncio.sleep(0.5)
+        assert scene.consumer.lost == {part(0)}
+        assert len(scene.cluster.requests) < 20  # joins that end at once are not repeated at once
+
+    play(scene, act)
+
+
+def test_a_refusal_of_the_look_up_ends_the_classic_join() -> None:
+    """An error that no retry changes is fatal, with its own text."""
+    scene = Scene("classic")
+    scene.cluster.rules[11] = lambda _: Refused("node 1 has no API 11")
+
+    async def act() -> None:
+        await asyncio.sleep(1)
+        assert [str(each) for each in scene.consumer.errors] == [
+            "group g: Refused (35): node 1 has no API 11"
+        ]
+
+    play(scene, act)
+
+
+@pytest.mark.parametrize(("retriable", "count"), [(True, 2), (False, 0)])
+def test_a_topic_that_cannot_be_counted(retriable, count, caplog) -> None:
+    """Metadata that is away is asked for again; a topic that is denied has no partition."""
+    scene = Scene("classic")
+    counted = scene.cluster.partitions_of
+    failures = iter([UpstreamLost("gone") if retriable else Refused("denied")])
+
+    async def partitions_of(topic: str) -> list[int]:
+        failure = next(failures, None)
+        if failure is not None:
+            raise failure
+        return await counted(topic)
+
+    scene.cluster.partitions_of = partitions_of  # type: ignore[method-assign]
+
+    async def act() -> None:
+        await asyncio.sleep(2)
+        assert len(scene.consumer.parts) == count
+
+    play(scene, act)
+
+    assert ("metadata not read group=g reason=gone" in caplog.text) == retriable

@@ -50,7 +50,7 @@ from keylane.client.group.heartbeats import (
 )
 from keylane.client.group.settings import GroupSettings
 from keylane.client.values import TopicPartition
-from keylane.errors import FrameInvalid
+from keylane.errors import ConfigInvalid, FrameInvalid
 from keylane.keyrange.space import KeyRange, split_even
 from keylane.wire.entities import UNKNOWN, tagged_type
 from keylane.wire.extensions import (
@@ -118,8 +118,10 @@ def test_version_0_has_no_pattern() -> None:
         sent(replace(FULL, pattern="t.*"), 0)
 
 
-def heartbeat_answer(tags: bytes, *partitions: int) -> Any:
-    entry = tagged_type(TopicPartitions)(topic_id=T, partitions=partitions, **{UNKNOWN: tags})
+def heartbeat_answer(tags: bytes, *partitions: int, topic_id: UUID | None = T) -> Any:
+    entry = tagged_type(TopicPartitions)(
+        topic_id=topic_id, partitions=partitions, **{UNKNOWN: tags}
+    )
     answer = response_type(68, 1)(
         throttle_time=i32Timedelta.parse(timedelta(0)),
         error_code=ErrorCode.none,
@@ -315,3 +317,23 @@ def test_user_data_of_others_has_no_ranges() -> None:
     with pytest.raises(FrameInvalid, match="topic t: 1 lane ranges for 2 indexes"):
         read_ranges(lanes, data)
     assert read_assignment(write_assignment(lanes, version=1, user_data=data)).user_data == data
+
+
+def test_an_assignment_of_no_topic_is_no_answer() -> None:
+    """The zero id is no topic's."""
+    with pytest.raises(FrameInvalid, match="zero id"):
+        read_heartbeat_answer(heartbeat_answer(b"\x00", 6, topic_id=None))
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"group_id": ""}, "group_id"),
+        ({"group_protocol": "share"}, "group_protocol: 'share'"),
+        ({"session_timeout_s": 0.0}, "session_timeout_s: must be positive"),
+    ],
+)
+def test_settings_that_cannot_be_used_name_their_key(values, text) -> None:
+    """No group, an unknown protocol, a time that is none."""
+    with pytest.raises(ConfigInvalid, match=text):
+        GroupSettings(**({"group_id": "g"} | values))

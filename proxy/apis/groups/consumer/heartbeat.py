@@ -49,7 +49,7 @@ from keylane.proxy.apis.groups.consumer.contact import (
 )
 from keylane.proxy.apis.groups.consumer.plan import plan_lanes
 from keylane.proxy.apis.groups.consumer.ranges import (
-    allows_share,
+    read_takes_parts,
     with_lane_ranges,
     without_extensions,
 )
@@ -163,6 +163,7 @@ async def _serve(
     identity = identity_of(str(answer.member_id or member_id), instance_id)
     client = wanted.instance_id or request.header.client_id or ""
     timeout_s = wanted.rebalance_timeout.total_seconds()
+    takes_parts = read_takes_parts(own, before, is_full=is_full(wanted))
     word = Word(
         order=order,
         member_id=str(answer.member_id or member_id),
@@ -178,7 +179,8 @@ async def _serve(
         plain_owned=plain,
         parts=assigned[0],
         plain_parts=assigned[1],
-        shares=context.switches.allows_individual_commit(client) and allows_share(own),
+        shares=context.switches.allows_individual_commit(client) and takes_parts,
+        takes_parts=takes_parts,
         asks_ranges=LANE_RANGES in own,
     )
     return await _answer(request, answer, identity, word, group, context)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.consumer_group import ConsumerGroup
+from keylane.proxy.groups.consumer_members import GroupMember
 from keylane.proxy.topics.view import View
 from keylane.wire.entities import unknown_tags_of, with_unknown_tags
 from keylane.wire.extensions import (
@@ -23,7 +24,7 @@ from keylane.wire.extensions import (
 )
 from keylane.wire.primitives import write_tags
 
-REFUSES: bytes = b"\x00"
+REFUSES: Final = b"\x00"
 
 
 def without_extensions(request: Request, wanted: Any) -> tuple[Request, Any, Mapping[int, bytes]]:
@@ -38,9 +39,13 @@ def without_extensions(request: Request, wanted: Any) -> tuple[Request, Any, Map
     return request, request.decode(), own
 
 
-def allows_share(own: Mapping[int, bytes]) -> bool:
-    """Return whether a member takes a part of a partition, as all do that do not say otherwise."""
-    return own.get(ALLOW_KEY_SHARE) != REFUSES
+def read_takes_parts(
+    own: Mapping[int, bytes], before: GroupMember | None, *, is_full: bool
+) -> bool:
+    """Return whether a member takes a part of a partition: by its last word, True without any."""
+    if before is None or is_full or ALLOW_KEY_SHARE in own:
+        return own.get(ALLOW_KEY_SHARE) != REFUSES
+    return before.takes_parts
 
 
 async def with_lane_ranges(answer: Any, group: ConsumerGroup, context: Context) -> Any:
