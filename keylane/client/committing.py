@@ -37,6 +37,9 @@ class Owner(Protocol):
     async def rejoin(self) -> None:
         """Join the group anew, after an error that a commit met."""
 
+    async def give_way(self) -> None:
+        """Lose all, and join the group anew: too much is done behind a record that is not."""
+
 
 class Committer:
     """Sends commits, one at a time, so that they arrive in order."""
@@ -153,14 +156,14 @@ class Committer:
                 outcomes = await calls.commit(self._cluster, member, rest)
             except (e.Disconnected, e.CoordinatorUnavailable) as error:
                 problem = error
-            retried, rejoins = [], False
+            retried, gives_way = [], False
             for entry in rest:
                 outcome = outcomes.get(entry.part)
                 if outcome is None:
                     retried.append(entry)
                 elif not self._take(entry, outcome, member):
                     problem = e.error_of(outcome.error_code, calls.place_of(entry.part))
-                    rejoins |= outcome.draft_code == e.MAX_INDIVIDUAL_COMMIT_REACHED
+                    gives_way |= outcome.draft_code == e.MAX_INDIVIDUAL_COMMIT_REACHED
                     retried.append(entry)
             rest = [each for each in retried if not self._owner.is_lost(each.part)]
             if len(rest) < len(retried):
@@ -171,8 +174,14 @@ class Committer:
             self._metrics.commit_failures += 1
             if self._now_s() > until_s:
                 raise problem or e.CoordinatorUnavailable(f"group {member.group_id}: no answer")
-            if rejoins:
-                await self._owner.rejoin()
+            if gives_way:
+                log.warning(
+                    "the group has too many ranges of records that are done, so this member joins "
+                    "anew and the records before them are read again group_id=%s "
+                    "remedy=finish slow records, or raise individual_commits_max",
+                    member.group_id,
+                )
+                await self._owner.give_way()
             await asyncio.sleep(self._settings.retry_backoff_s)
 
     def _take(self, entry: CommitEntry, outcome: CommitReply, member: CommitMember) -> bool:

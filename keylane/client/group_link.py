@@ -43,6 +43,9 @@ class Group(Protocol):
     async def rejoin(self) -> None:
         """Join anew, after an error that another call met."""
 
+    async def give_way(self) -> None:
+        """Lose all, leave and join anew, so that another member may go on."""
+
     @property
     def member(self) -> CommitMember:
         """The member as requests name it now."""

@@ -188,6 +188,11 @@ class ConsumerSession:
         if self.group is not None:
             await self.group.rejoin()
 
+    async def give_way(self) -> None:
+        """Lose all, and join the group anew: other members may go on instead."""
+        if self.group is not None:
+            await self.group.give_way()
+
     def entries(
         self, what: Mapping[TopicPartition, int | Sequence[tuple[int, int]]]
     ) -> list[calls.CommitEntry]:

@@ -198,6 +198,12 @@ class ClassicMember:
         if self.phase in (ClassicPhase.STABLE, ClassicPhase.SYNCING, ClassicPhase.PLANNING):
             self._begin_join(now_s)
 
+    def give_way(self, now_s: float) -> None:
+        """Lose all, leave, and join anew: another member may begin what this one did not end."""
+        if self.phase in (ClassicPhase.STABLE, ClassicPhase.SYNCING, ClassicPhase.PLANNING):
+            self._lose_all()
+            self._begin_leave(ClassicPhase.JOINING, now_s)
+
     def leave(self, now_s: float) -> None:
         """Give all up without an effect, and leave; a static member stays for its session."""
         self.held.give_up_all()

@@ -208,6 +208,12 @@ class ConsumerMember:
         self._reported = None
         self._due_s = now_s
 
+    def give_way(self, now_s: float) -> None:
+        """Lose all, leave, and join anew: another member may begin what this one did not end."""
+        if self.phase in (MemberPhase.JOINING, MemberPhase.STABLE):
+            self.held.lose_all()
+            self._begin_leave(MemberPhase.JOINING, now_s)
+
     def leave(self, now_s: float) -> None:
         """Give all up without an effect, and leave."""
         self.held.give_up_all()

@@ -176,11 +176,21 @@ class GroupMembership:
         FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS. Parts
         that the member turns out to have lost are published as lost.
         """
+        await self._renewed(lambda machine, now_s: machine.rejoin(now_s))
+
+    async def give_way(self) -> None:
+        """Lose all, leave and join anew; returns as `rejoin` does.
+
+        For a commit that was refused because too many records are done behind one that is not.
+        """
+        await self._renewed(lambda machine, now_s: machine.give_way(now_s))
+
+    async def _renewed(self, wish: Callable[[ConsumerMember | ClassicMember, float], None]) -> None:
         if self._line is None or self._task is None or self._task.done():
             return
         if self._line.machine.is_out:
             return
-        self._line.machine.rejoin(self._now_s())
+        wish(self._line.machine, self._now_s())
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((self._calls_begun, waiter))
         self._wake.set()

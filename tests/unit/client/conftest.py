@@ -45,6 +45,10 @@ class FakeGroup:
         self.rejoins += 1
         self.epoch += 1
 
+    async def give_way(self) -> None:
+        self.rejoins += 1
+        self.epoch += 1
+
     @property
     def member(self) -> CommitMember:
         return LoneMember("g", "m", self.epoch)
