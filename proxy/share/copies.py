@@ -12,7 +12,7 @@ from typing import Final
 
 from keylane.errors import UpstreamLost
 from keylane.proxy.share.broker_session import SharedPlace
-from keylane.proxy.share.dead_letters import LIMIT_REACHED, REJECTED, DeadLetters, Letter
+from keylane.proxy.share.dead_letters import LIMIT_REACHED, REJECTED, Letter, LetterWriter
 from keylane.share.dispatcher import Dispatcher
 from keylane.share.held import HeldRecord
 from keylane.tasks import spawn
@@ -31,7 +31,7 @@ class Copies:
         place: SharedPlace,
         topic: str | None,
         dispatcher: Dispatcher,
-        letters: DeadLetters,
+        letters: LetterWriter,
         clock: Callable[[], float],
         on_written: Callable[[], None],
     ) -> None:

@@ -66,7 +66,7 @@ def _records(batch: bytes) -> Iterator[Any]:
             yield from found
 
 
-class DeadLetters:
+class LetterWriter:
     """One producer for all dead letter topics, opened when the first letter is written."""
 
     def __init__(self, clients: OwnTopicClients) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.lanes.split_io import ReaderKit
 from keylane.proxy.share.broker_session import SharedPlace
-from keylane.proxy.share.dead_letters import DeadLetters
+from keylane.proxy.share.dead_letters import LetterWriter
 from keylane.proxy.share.handovers import HandOvers
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.lease_view import LeaseView
@@ -21,7 +21,7 @@ class ShareKit:
     cluster: Cluster
     reader_kit: ReaderKit
     held_bytes: HeldBytes
-    letters: DeadLetters
+    letters: LetterWriter
     clock: Callable[[], float]
     is_here: Callable[[SharedPlace], bool]
     """Returns whether members of a partition are sent to this node."""

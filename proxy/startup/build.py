@@ -45,7 +45,7 @@ from keylane.proxy.session.entrance import Entrance
 from keylane.proxy.session.hooks import SessionHooks
 from keylane.proxy.session.memory_watch import MemoryWatch
 from keylane.proxy.session.session import ClientSession
-from keylane.proxy.share.dead_letters import DeadLetters
+from keylane.proxy.share.dead_letters import LetterWriter
 from keylane.proxy.share.groups import OrderedGroups
 from keylane.proxy.share.handovers import HandOvers
 from keylane.proxy.share.held_bytes import HeldBytes
@@ -269,7 +269,7 @@ def build_ordered(
         cluster=cluster,
         reader_kit=fetcher.kit,
         held_bytes=HeldBytes(fetcher.cache),
-        letters=DeadLetters(own_topics),
+        letters=LetterWriter(own_topics),
         clock=time.monotonic,
         is_here=lambda place: is_placed_here(
             placement, cluster.registry, cluster.leaders, place.topic, place[2:]
