@@ -104,7 +104,7 @@ def fill(bootstrap: str, size_bytes: int, count: int) -> str:
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     producer = Producer(
         {"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 16_384,
-         "queue.buffering.max.messages": 1_000_000}
+         "queue.buffering.max.messages": 10_000_000}
     )  # fmt: skip
     value = bytes(range(256)) * (size_bytes // 256 + 1)
     for index in range(count):

@@ -293,7 +293,11 @@ class ClusterClient:
         return name
 
     def leader_of(self, part: TopicPartition) -> int | None:
-        """Return the node id of a partition's leader; None: there is none, or it is not known."""
+        """Return the node id of a partition's leader; None: there is none, or it is not known.
+
+        A topic that is not known is asked for with the next refresh.
+        """
+        self._wanted.add(part.topic)
         info = self._partition(part)
         return None if info is None or info.leader == NO_LEADER else info.leader
 

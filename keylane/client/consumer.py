@@ -73,6 +73,7 @@ class Consumer:
         self._session = session
         try:
             if self._assigned:
+                await session.look_for({part.topic for part in self._assigned})
                 session.assign(self._assigned)
             elif self._topics or self._pattern is not None:
                 await session.subscribe(self._topics, self._pattern)
@@ -266,9 +267,7 @@ class Consumer:
             readings = [session.reading(part) for part in sorted(parts)]
             self.mark_done(*records)
         elif not session.uses_marks:
-            for reading in readings:
-                if reading.progress is not None:
-                    reading.progress.done_all()
+            session.finish_given()
         await session.committer.commit_done(readings)
 
     async def committed(self, part: TopicPartition) -> Committed | None:
@@ -374,6 +373,9 @@ class Consumer:
         readings = session.fetcher.readings.values()
         return session.metrics.values() | {
             "partitions": float(len(readings)),
+            "records_open": float(
+                sum(each.progress.open_count for each in readings if each.progress is not None)
+            ),
             "buffered_bytes": float(session.fetcher.buffered_bytes),
             "records_behind": float(sum(reading.lag for reading in readings)),
         }

@@ -38,6 +38,8 @@ INLINE_BYTES_MAX: Final = 16 * 1024
 BUSY_WAIT_MS_MAX: Final = 50
 """The longest wait at the broker while another partition of the node has records to be given: it
 may need a fetch soon, and its node has one request at a time."""
+ANSWERS_AHEAD: Final = 2
+"""Full answers of a partition that may wait while another one is fetched."""
 RESETS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -102,6 +104,7 @@ class Fetcher:
     def _start_requests(self) -> float | None:
         """Start a request to each node that has none; return the seconds until the next try."""
         now_s = self._now_s()
+        enough_bytes = ANSWERS_AHEAD * self._settings.max_partition_fetch_bytes
         room = self._settings.max_buffered_bytes - self.buffered_bytes
         by_node: dict[int, list[Reading]] = {}
         full_nodes: set[int] = set()
@@ -117,17 +120,20 @@ class Fetcher:
                 self._back_off([reading])
                 self.refresh_metadata()
                 retry_s.append(self._settings.retry_backoff_s)
-            elif reading.waiting_bytes >= self._settings.max_partition_fetch_bytes or room <= 0:
+            elif reading.waiting_bytes >= enough_bytes or room <= 0:
                 full_nodes.add(leader)
             else:
                 by_node.setdefault(leader, []).append(reading)
         for node_id, readings in by_node.items():
             if node_id not in self._busy:
-                task = self._fetch(node_id, readings, is_busy=node_id in full_nodes)
+                share = max(1, room // len(by_node))
+                task = self._fetch(node_id, readings, share, is_busy=node_id in full_nodes)
                 self._busy[node_id] = spawn(task, f"keylane client: fetch from node {node_id}")
         return min(retry_s) if retry_s else None
 
-    async def _fetch(self, node_id: int, readings: list[Reading], *, is_busy: bool) -> None:
+    async def _fetch(
+        self, node_id: int, readings: list[Reading], max_bytes: int, *, is_busy: bool
+    ) -> None:
         """Send one request, and take its answer."""
         max_wait_ms = self._settings.fetch_max_wait_ms
         if is_busy:
@@ -141,6 +147,7 @@ class Fetcher:
                 self._settings,
                 version=version,
                 max_wait_ms=max_wait_ms,
+                max_bytes=max_bytes,
                 topic_id=self._cluster.topic_id,
                 leader_epoch=self._cluster.leader_epoch_of,
             )

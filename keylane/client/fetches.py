@@ -95,6 +95,7 @@ def plan_fetch(
     *,
     version: int,
     max_wait_ms: int,
+    max_bytes: int,
     topic_id: Callable[[str], uuid.UUID | None],
     leader_epoch: Callable[[TopicPartition], int],
 ) -> FetchCall:
@@ -125,7 +126,7 @@ def plan_fetch(
         version=version,
         max_wait_ms=max_wait_ms,
         min_bytes=settings.fetch_min_bytes,
-        max_bytes=settings.fetch_max_bytes,
+        max_bytes=min(max_bytes, settings.fetch_max_bytes),
         isolation_level=settings.isolation,
         topics=tuple(topics),
         rack_id=settings.client_rack,

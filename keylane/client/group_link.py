@@ -23,7 +23,7 @@ LaneRanges = dict[TopicPartition, LaneRange | None]
 
 
 class Group(Protocol):
-    """The membership, as the consumer uses it (`keylane.client.group.membership.GroupMembership`)."""
+    """The membership, as the consumer uses it (`group.membership.GroupMembership`)."""
 
     async def start(self) -> None:
         """Join."""
@@ -62,11 +62,11 @@ class Assignments:
         self,
         fetcher: Fetcher,
         metrics: Metrics,
-        on_new: Callable[[], None],
+        on_change: Callable[[], None],
         *,
         allow_ranges: bool,
     ) -> None:
-        """on_new: readings were added whose positions are to be found."""
+        """on_change: readings came or went; the positions of new ones are to be found."""
         self.lanes: LaneRanges = {}
         self.revocations: Revocations[TopicPartition] = Revocations()
         self.gone: set[TopicPartition] = set()
@@ -74,7 +74,7 @@ class Assignments:
         self.requests = 0
         """Count of the times that the group has asked for something back."""
         self.fatal: KeylaneError | None = None
-        self._fetcher, self._metrics, self._on_new = fetcher, metrics, on_new
+        self._fetcher, self._metrics, self._on_change = fetcher, metrics, on_change
         self._allow_ranges = allow_ranges
         self._new: LaneRanges = {}
         self._lost: LaneRanges = {}
@@ -98,7 +98,7 @@ class Assignments:
             self.lanes[part] = self._new[part] = lane
             self._fetcher.readings[part] = Reading(part, lane=lane)
         self._metrics.assigned += len(parts)
-        self._on_new()
+        self._on_change()
         self._fetcher.arrived.set()
 
     def on_revoke_requested(self, parts: Collection[TopicPartition], deadline_s: float) -> None:
@@ -162,4 +162,4 @@ class Assignments:
             self.lanes.pop(part, None)
             if self._fetcher.readings.pop(part, None) is not None:
                 self.gone.add(part)
-        self._fetcher.wake()
+        self._on_change()

@@ -208,8 +208,10 @@ def _nested_types(schema: Any) -> tuple[Any, Any]:
     return group, topic
 
 
-def read_offset_fetch(answer: Any) -> tuple[dict[TopicPartition, Committed | None], dict[Any, int]]:
-    """Return what is committed (None: nothing), and the error codes of partitions, "" the group."""
+def read_offset_fetch(
+    answer: Any,
+) -> tuple[dict[TopicPartition, Committed | None], dict[Any, int]]:
+    """Return what is committed, None for nothing, and error codes by partition; "" is the group."""
     group = answer.groups[0]
     if group.error_code:
         return {}, {"": int(group.error_code)}
@@ -274,9 +276,9 @@ def make_list_offsets(
             timestamp=timestamp,  # type: ignore[arg-type]
         )
         by_topic.setdefault(part.topic, []).append(entry)
+    make_topic: Any = list_request.ListOffsetsTopic
     topics = tuple(
-        list_request.ListOffsetsTopic(name=name, partitions=tuple(entries))  # type: ignore[arg-type]
-        for name, entries in by_topic.items()
+        make_topic(name=name, partitions=tuple(entries)) for name, entries in by_topic.items()
     )
     return list_request.ListOffsetsRequest(
         replica_id=-1,  # type: ignore[arg-type]

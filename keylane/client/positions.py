@@ -71,10 +71,10 @@ class Positions:
             wait_s = None
             if lost:
                 await self._find(lost)
-                self.changed.set()
                 self._fetcher.wake()
                 if any(reading.progress is None and reading.error is None for reading in lost):
                     wait_s = self._settings.retry_backoff_s
+            self.changed.set()
             try:
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()

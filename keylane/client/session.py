@@ -55,8 +55,8 @@ class ConsumerSession:
         """The application says itself what is done."""
         self.group: Group | None = None
         self._make_group = make_group
-        self._given: list[Reading] = []
-        """Those that the last poll gave records of."""
+        self._given: set[Reading] = set()
+        """Those that gave records that do not count as done yet, by themselves."""
         self._last_part: TopicPartition | None = None
         self._now_s = asyncio.get_running_loop().time
 
@@ -80,9 +80,11 @@ class ConsumerSession:
             await self.committer.close()
             if self.settings.enable_auto_commit and self.settings.group_id is not None:
                 if not self.uses_marks:
-                    self._finish_given()
+                    self.finish_given()
                 await self._commit_quietly(list(self.fetcher.readings.values()))
             if self.group is not None:
+                known = self.assignments.announced(list(self.assignments.lanes))
+                await notify(self.listener, "revoked", frozenset(known), self._ranges(known))
                 await self.group.leave()
         finally:
             await self.positions.close()
@@ -91,11 +93,17 @@ class ConsumerSession:
 
     # -- what is read ---------------------------------------------------------------------
 
+    async def look_for(self, topics: Collection[str]) -> None:
+        """Learn the leaders of topics before they are read. Raises: Disconnected."""
+        self.cluster.want(topics)
+        await self.cluster.refresh()
+
     async def subscribe(self, topics: Collection[str], pattern: str | None) -> None:
         """Join the group, or read all partitions of the topics where there is none.
 
         Raises: TopicUnknown, only without a group.
         """
+        await self.look_for(topics)
         if self.settings.group_id is None:
             await self._assign_all(topics, pattern)
         elif self.group is None:
@@ -262,7 +270,12 @@ class ConsumerSession:
                 await self._announce()
             if same_poll and self.assignments.revocations.to_be_revoked:
                 await self._complete(self.assignments.revocations.to_be_revoked)
-            if self._gather(parts, take) or self._now_s() >= until_s:
+            if self._gather(parts, take):
+                return
+            if self._now_s() >= until_s:
+                if timeout_s == 0:  # a loop of such polls must not stop all else
+                    await asyncio.sleep(0)
+                    self._gather(parts, take)
                 return
             if not same_poll and self.assignments.requests != requests:
                 return
@@ -277,13 +290,13 @@ class ConsumerSession:
         if self.group is not None:
             self.group.note_poll()
         if self._given and not self.uses_marks and self.settings.enable_auto_commit:
-            self._finish_given()
+            self.finish_given()
             self.committer.note_done()
         complete = self.assignments.revocations.begin_poll()
         if complete:
             await self._complete(complete)
 
-    def _finish_given(self) -> None:
+    def finish_given(self) -> None:
         """Count what the polls before gave as done."""
         for reading in self._given:
             if reading.progress is not None:
@@ -353,8 +366,7 @@ class ConsumerSession:
                 continue
             before = reading.waiting_bytes
             left = take(reading)
-            if reading not in self._given:
-                self._given.append(reading)
+            self._given.add(reading)
             has_some = True
             self._last_part = reading.part
             if reading.waiting_bytes < before:

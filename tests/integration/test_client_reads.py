@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ from keylane.client import errors as e
 from keylane.client.records import headers
 from keylane.client.values import ConsumerRecord
 from keylane.embedded import EmbeddedKafka
-from tests.integration.conftest import TopicFactory
+from tests.integration.conftest import KeylaneFactory, TopicFactory
 from tests.integration.harness import CODECS
 
 
@@ -25,6 +25,11 @@ async def consuming(bootstrap: str, *topics: str, **options: Any) -> AsyncIterat
         *topics, bootstrap_servers=bootstrap, auto_offset_reset="earliest", **options
     ) as consumer:
         yield consumer
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 -- of another process
+        await asyncio.sleep(0.02)
 
 
 async def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
@@ -177,3 +182,73 @@ async def test_no_bootstrap_server_is_an_error_that_names_them() -> None:
     """As soon as the consumer starts."""
     with pytest.raises(e.ClusterUnreachable, match=r"127\.0\.0\.1:1, 127\.0\.0\.1:2"):
         await Consumer("t", bootstrap_servers=["127.0.0.1:1", "127.0.0.1:2"]).start()
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+async def test_two_members_share_a_topic(kafka: str, topic: TopicFactory, protocol: str) -> None:
+    """Each has two partitions, also of what is written then; nothing comes twice or is missing."""
+    name = topic(protocol, partitions=4)
+    options: dict[str, Any] = {
+        "group_id": name, "group_protocol": protocol, "heartbeat_interval_ms": 300,
+    }  # fmt: skip
+    seen: list[tuple[int, int]] = []
+    ends = asyncio.Event()
+
+    async def consume(consumer: Consumer) -> None:
+        while not ends.is_set():
+            records = await consumer.getmany(timeout_ms=100)
+            seen.extend((record.partition, record.offset) for record in records.all())
+
+    def write() -> None:
+        producer = Producer({"bootstrap.servers": kafka})
+        for index in range(400):
+            producer.produce(name, b"v", partition=index % 4)
+        producer.flush()
+
+    await asyncio.to_thread(write)
+    async with consuming(kafka, name, **options) as first:
+        reading = [asyncio.ensure_future(consume(first))]  # noqa: TID251
+        await until(lambda: len(seen) >= 400)
+        async with consuming(kafka, name, **options) as second:
+            reading.append(asyncio.ensure_future(consume(second)))  # noqa: TID251
+            await until(lambda: len(second.assignment()) >= 2)
+            shares = [first.assignment(), second.assignment()]
+            await asyncio.to_thread(write)
+            await until(lambda: len(seen) >= 800)
+            ends.set()
+            await asyncio.gather(*reading)
+
+    assert sorted(seen) == [(part, offset) for part in range(4) for offset in range(200)]
+    assert [len(share) for share in shares] == [2, 2]
+    assert not shares[0] & shares[1]
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+async def test_lanes_are_read_through_keylane(
+    keylane: KeylaneFactory, kafka: str, topic: TopicFactory, protocol: str
+) -> None:
+    """Four lanes of each of two partitions, each key in one lane; the offsets end in Kafka."""
+    name = topic(f"lanes-{protocol}", partitions=2)
+    proxy = await asyncio.to_thread(keylane, f"{name}=4")
+    producer = Producer({"bootstrap.servers": kafka})
+    for index in range(600):
+        producer.produce(name, b"%d" % index, key=b"key-%d" % (index % 30))
+    await asyncio.to_thread(producer.flush)
+
+    async with consuming(
+        proxy.bootstrap, name, group_id=name, group_protocol=protocol, auto_commit_interval_ms=100
+    ) as consumer:
+        found = await read(consumer, 600)
+        assert len(consumer.assignment()) == 8
+    lanes: dict[bytes | None, set[int]] = {}
+    for record in found:
+        lanes.setdefault(record.key, set()).add(record.partition)
+    assert all(len(of_key) == 1 for of_key in lanes.values())
+    assert len({lane for of_key in lanes.values() for lane in of_key}) > 4
+    assert sorted(int(record.value or b"") for record in found) == list(range(600))
+    async with consuming(kafka, group_id=name) as consumer:
+        parts = [TopicPartition(name, 0), TopicPartition(name, 1)]
+        consumer.assign(parts)
+        ends = await consumer.end_offsets(parts)
+        committed = {part: await consumer.committed(part) for part in parts}
+    assert {part: each and each.offset for part, each in committed.items()} == ends
