@@ -135,6 +135,8 @@ class Committer:
             if progress is None or self._fetcher.readings.get(reading.part) is not reading:
                 continue
             if self.sends_ranges:
+                if progress.start is not None:
+                    found.append(CommitEntry(reading.part, progress.start, (), reading.key_ranges))
                 ranges = tuple(progress.ranges_to_commit(progress.range_count))
                 if ranges:
                     entry = CommitEntry(reading.part, NO_OFFSET, ranges, reading.key_ranges)

@@ -152,7 +152,11 @@ class Positions:
         found, errors = await calls.list_offsets(self._cluster, asked, self._settings.isolation)
         for part, (offset, _) in found.items():
             reading = by_part[part]
-            if reading.life == lives[reading]:
+            if reading.life != lives[reading]:
+                continue
+            if reading.start == COMMITTED:
+                reading.begin_first(offset)
+            else:
                 reading.seek(offset)
         for part, code in errors.items():
             if code not in WORTH_A_RETRY:

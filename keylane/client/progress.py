@@ -15,6 +15,7 @@ from typing import Final
 from keylane.offsets.intervals import Range, RangeSet
 
 NO_STABLE_OFFSET: Final = -1
+NOT_COMMITTED: Final = -1
 
 
 class _Run:
@@ -38,8 +39,13 @@ class PartitionProgress:
     is of a record that was given and is open, or is a gap behind such a record.
     """
 
-    def __init__(self, position: int, done: Iterable[Range] = ()) -> None:
-        """position: all below it is done; done: ranges above it, committed before."""
+    def __init__(
+        self, position: int, done: Iterable[Range] = (), *, is_committed: bool = True
+    ) -> None:
+        """position: all below it is done; done: ranges above it, committed before.
+
+        is_committed: the group knows the position; else it begins here, and commits that first.
+        """
         self._plain = position
         self._done = RangeSet(done)
         self._fresh = RangeSet()
@@ -47,7 +53,9 @@ class PartitionProgress:
         self._runs: list[_Run] = []
         self._next = position
         self._last_given: int | None = None
-        self._committed_plain = position
+        self._committed_plain = position if is_committed else NOT_COMMITTED
+        self.start: int | None = None if is_committed else position
+        """Position that is to be committed before any range; None: the group knows it."""
         self._settle()
 
     @property
@@ -163,6 +171,8 @@ class PartitionProgress:
         """Note that the group's offset is this one."""
         self._committed_plain = offset
         self._fresh.remove_below(offset)
+        if offset == self.start:
+            self.start = None
 
     def ranges_to_commit(self, count_max: int) -> list[Range]:
         """Return the lowest ranges that are done and not committed, up to so many."""

@@ -82,8 +82,12 @@ class Reading:
         self._set(PartitionProgress(committed.offset, committed.ranges))
 
     def seek(self, offset: int) -> None:
-        """Read from this offset, whatever is done."""
-        self._set(PartitionProgress(offset))
+        """Read from this offset, whatever is done; a commit says so before anything else."""
+        self._set(PartitionProgress(offset, is_committed=False))
+
+    def begin_first(self, offset: int) -> None:
+        """Read from this offset, as the group has none: before it there is nothing to be done."""
+        self._set(PartitionProgress(offset, is_committed=offset == 0))
 
     def lose_position(self, start: int) -> None:
         """Have the position found anew."""

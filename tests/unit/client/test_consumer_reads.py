@@ -115,6 +115,43 @@ async def test_marked_records_are_committed_as_ranges(stage: StageFactory) -> No
     assert sent == [((3, 4), (7, 7)), ((5, 5),)]
 
 
+async def test_a_start_behind_the_first_record_is_committed_first(stage: StageFactory) -> None:
+    """What stands before it is not for this group: the stable offset would stall there."""
+    cluster = FakeCluster(has_ranges=True)
+    cluster.append(PART, batch(40, 10))
+    cluster.starts[PART] = 40
+    here = await stage(cluster, assign=[PART], group_id="g", enable_auto_commit=False)
+
+    assert await read(here, 10) == list(range(40, 50))
+    await here.consumer.commit()
+    await here.consumer.commit()
+
+    assert [(entry.committed_offset, entry.tags != NO_TAGS) for _, entry in cluster.commits] == [
+        (40, False),
+        (-1, True),
+    ]
+
+
+@pytest.mark.parametrize("has_ranges", [True, False])
+async def test_a_seek_is_committed_before_what_comes_of_it(
+    stage: StageFactory, *, has_ranges: bool
+) -> None:
+    """Back or forward: a crash after it begins there, and not where the group was before."""
+    cluster = FakeCluster(has_ranges=has_ranges)
+    cluster.append(PART, batch(0, 50))
+    cluster.committed[PART] = Committed(30, (), 29)
+    here = await stage(cluster, assign=[PART], group_id="g", enable_auto_commit=False)
+    assert (await read(here, 20))[0] == 30
+
+    here.consumer.seek(PART, 10)
+    await here.consumer.commit()
+    assert (await read(here, 40))[0] == 10
+    await here.consumer.commit()
+
+    offsets = [entry.committed_offset for _, entry in cluster.commits]
+    assert offsets == [10, -1] if has_ranges else [10, 50]
+
+
 async def test_what_the_last_poll_gave_is_committed_on_the_timer(stage: StageFactory) -> None:
     """Auto commit: as the next poll begins, not before."""
     cluster = FakeCluster()
