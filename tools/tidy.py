@@ -28,7 +28,6 @@ _ASYNCIO: Final = "a callback of asyncio"
 _SPARK: Final = "Spark calls it"
 _KAFKA: Final = "a rebalance listener of a stock client"
 _LIBRARY: Final = "the library's own method calls it"
-_RANGES: Final = "commits of offset ranges wait for the native client"
 _CONSUMER: Final = "of the Python consumer, for the programs that use it"
 _EMBEDDED: Final = "of an embedded Kafka, for the programs that start one"
 CALLED_ELSEWHERE: Final[Mapping[str, str]] = {
@@ -53,11 +52,12 @@ CALLED_ELSEWHERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("do_handshake", "emit", "handle_error", "redirect_request", "wrap_bio"), _LIBRARY
     ),
-    **dict.fromkeys(("commit_ranges", "uncommitted_ranges"), _RANGES),
+    "uncommitted_ranges": "the reader's side of a commit, for tests of the worked examples",
     **dict.fromkeys(("await_end", "bootstrap_of"), _EMBEDDED),
     **dict.fromkeys(
         (
             "seek_to_end", "paused", "delay_revoke", "to_be_revoked_ranges",
+            "lost_ranges", "delay_revoke_ranges",
             "on_partitions_with_ranges_assigned", "on_partitions_with_ranges_revoked",
             "on_partitions_with_ranges_lost",
         ),

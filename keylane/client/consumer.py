@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Self, Unpack
 
 from keylane.client import errors as e
+from keylane.client.revocation import by_ranges, parts_within
 from keylane.client.settings import ConsumerOptions, ConsumerSettings
 from keylane.client.values import Committed, ConsumerRecord, KeyRanges, TopicPartition
 from keylane.errors import ConfigInvalid
@@ -366,6 +367,19 @@ class Consumer:
     def to_be_revoked_ranges(self) -> dict[TopicPartition, KeyRanges]:
         """Return `to_be_revoked` as the broker's partitions with their keys; () is all."""
         return self._running().ranges_of(self.to_be_revoked())
+
+    def lost_ranges(self) -> dict[TopicPartition, KeyRanges]:
+        """Return `lost` as the broker's partitions with their keys; () is all."""
+        return by_ranges(self.lost(), self._running().assignments.lost_lanes)
+
+    def delay_revoke_ranges(self, ranges: Mapping[TopicPartition, Sequence[KeyRange]]) -> bool:
+        """Do as `delay_revoke` for what lies within these keys of the broker's partitions.
+
+        No key range is all keys of a partition. What is within only in part is not delayed.
+        """
+        assignments = self._running().assignments
+        wanted = {TopicPartition(*part): tuple(keys) for part, keys in ranges.items()}
+        return self.delay_revoke(parts_within(wanted, assignments.lanes | assignments.lost_lanes))
 
     def metrics(self) -> dict[str, float]:
         """Return counters since the start, and what waits now, by name."""

@@ -76,6 +76,8 @@ class Assignments:
         self.fatal: KeylaneError | None = None
         self._fetcher, self._metrics, self._on_change = fetcher, metrics, on_change
         self._allow_ranges = allow_ranges
+        self.lost_lanes: LaneRanges = {}
+        """Parts that were lost since the poll began, with their meaning."""
         self._new: LaneRanges = {}
         self._lost: LaneRanges = {}
 
@@ -112,6 +114,7 @@ class Assignments:
         """Stop reading these; nothing of them can be committed."""
         lost = {part: self.lanes[part] for part in parts if part in self.lanes}
         self.revocations.lose(lost)
+        self.lost_lanes |= lost
         self.remove(lost)
         for part, lane in lost.items():
             if part in self._new:  # one that was not announced is not missed
@@ -131,7 +134,27 @@ class Assignments:
     @property
     def has_news(self) -> bool:
         """The listener has something to be notified of."""
-        return bool(self._new or self._lost)
+        return bool(self._lost) or (bool(self._new) and all(map(self._is_known, self._new)))
+
+    def _is_known(self, part: TopicPartition) -> bool:
+        """Return whether it is known what a part stands for: its offsets were asked for."""
+        reading = self._fetcher.readings.get(part)
+        if self._new[part] is not None or reading is None:
+            return True
+        return reading.progress is not None or reading.error is not None
+
+    def note_lanes(self, lanes: Mapping[TopicPartition, LaneRange]) -> None:
+        """Take what lane indexes stand for, where the group's coordinator did not say it."""
+        for part, lane in lanes.items():
+            if part in self.lanes:
+                self.lanes[part] = lane
+            if part in self._new:
+                self._new[part] = lane
+
+    def begin_poll(self) -> Collection[TopicPartition]:
+        """Return what is revoked now, and forget what was lost before."""
+        self.lost_lanes.clear()
+        return self.revocations.begin_poll()
 
     def hidden(self) -> Collection[TopicPartition]:
         """Return the parts whose records are not given: asked back, or not announced yet."""
@@ -147,7 +170,9 @@ class Assignments:
         return known
 
     def take_new(self) -> LaneRanges:
-        """Return what was assigned since the last call and is still here."""
+        """Return what was assigned since the last call and is still here, once all is known."""
+        if not all(map(self._is_known, self._new)):
+            return {}
         new, self._new = self._new, {}
         return new
 

@@ -17,10 +17,11 @@ from keylane.client import errors as e
 from keylane.client.cluster import ClusterClient
 from keylane.client.settings import RANGES_PER_REQUEST_MAX
 from keylane.client.values import Committed, KeyRanges, TopicPartition
-from keylane.errors import KeylaneError
+from keylane.errors import FrameInvalid, KeylaneError
 from keylane.offsets.intervals import Range
 from keylane.wire import extensions as x
 from keylane.wire.entities import schema_fields, tagged_type
+from keylane.wire.extensions import LaneRange
 from keylane.wire.header import ApiKey
 from keylane.wire.messages import read_response, write_message
 from keylane.wire.offset_commit import (
@@ -208,16 +209,27 @@ def _nested_types(schema: Any) -> tuple[Any, Any]:
     return group, topic
 
 
-def read_offset_fetch(
-    answer: Any,
-) -> tuple[dict[TopicPartition, Committed | None], dict[Any, int]]:
-    """Return what is committed, None for nothing, and error codes by partition; "" is the group."""
+class FetchedOffsets(NamedTuple):
+    """The answer of OffsetFetch."""
+
+    found: dict[TopicPartition, Committed | None]
+    """None: nothing is committed."""
+    errors: dict[Any, int]
+    """Codes of partitions; of "" for the group."""
+    lanes: dict[TopicPartition, LaneRange]
+    """The meaning of lane indexes."""
+
+
+def read_offset_fetch(answer: Any) -> FetchedOffsets:
+    """Return what is committed. Raises: FrameInvalid."""
     group = answer.groups[0]
     if group.error_code:
-        return {}, {"": int(group.error_code)}
+        return FetchedOffsets({}, {"": int(group.error_code)}, {})
     found: dict[TopicPartition, Committed | None] = {}
     errors: dict[Any, int] = {}
+    lanes: dict[TopicPartition, LaneRange] = {}
     for topic in group.topics:
+        lanes |= _read_lanes(topic)
         for each in topic.partitions:
             part = TopicPartition(topic.name, int(each.partition_index))
             if each.error_code:
@@ -226,23 +238,34 @@ def read_offset_fetch(
             own = read_tags(getattr(each, "unknown_tags", NO_TAGS))
             ranges: tuple[Range, ...] = ()
             if x.OFFSET_RANGES in own:
-                data = own[x.OFFSET_RANGES]
-                ranges = x.read_pairs(data)
+                ranges = x.read_pairs(own[x.OFFSET_RANGES])
             stable = (
                 x.read_int64(own[x.STABLE_OFFSET]) if x.STABLE_OFFSET in own else NO_STABLE_OFFSET
             )
             offset = int(each.committed_offset)
-            if offset < 0 and (ranges or stable >= 0):
-                offset = stable + 1  # ranges above a stable offset, and none below
             found[part] = None if offset < 0 else Committed(
                 offset, ranges, stable, each.metadata or "", int(each.committed_leader_epoch)
             )  # fmt: skip
-    return found, errors
+    return FetchedOffsets(found, errors, lanes)
+
+
+def _read_lanes(topic: Any) -> dict[TopicPartition, LaneRange]:
+    """Return what the lane indexes of a topic's answer stand for; none without lanes."""
+    own = read_tags(getattr(topic, "unknown_tags", NO_TAGS))
+    if x.LANE_RANGES not in own:
+        return {}
+    ranges = x.read_lane_ranges(own[x.LANE_RANGES])
+    if len(ranges) != len(topic.partitions):
+        raise FrameInvalid(f"{len(ranges)} lane ranges of {len(topic.partitions)} lanes")
+    return {
+        TopicPartition(topic.name, int(each.partition_index)): lane
+        for each, lane in zip(topic.partitions, ranges, strict=True)
+    }
 
 
 async def fetch_committed(
     cluster: ClusterClient, group_id: str, parts: Mapping[TopicPartition, KeyRanges]
-) -> tuple[dict[TopicPartition, Committed | None], dict[Any, int]]:
+) -> FetchedOffsets:
     """Ask the group's coordinator; returns as `read_offset_fetch` does.
 
     parts: with the keys of each, () for a partition or lane as it stands.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from keylane.client import errors as e
@@ -16,6 +16,7 @@ from keylane.client.settings import ConsumerSettings
 from keylane.client.values import Committed, KeyRanges, TopicPartition
 from keylane.errors import FrameInvalid, KeylaneError
 from keylane.tasks import spawn
+from keylane.wire.extensions import LaneRange
 
 log = logging.getLogger("keylane.client.positions")
 
@@ -32,6 +33,8 @@ class Positions:
         self._wake = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self.changed = asyncio.Event()
+        self.on_lanes: Callable[[Mapping[TopicPartition, LaneRange]], None] = _ignore
+        """Takes what the answers say of lane indexes."""
 
     def start(self) -> None:
         """Begin to look."""
@@ -115,7 +118,8 @@ class Positions:
             keys: dict[TopicPartition, KeyRanges] = {
                 part: reading.key_ranges for part, reading in asked.items()
             }
-            found, errors = await calls.fetch_committed(self._cluster, group_id, keys)
+            found, errors, lanes = await calls.fetch_committed(self._cluster, group_id, keys)
+            self.on_lanes(lanes)
             self._note(errors, asked)
         for part, committed in found.items():
             reading = asked.get(part)
@@ -163,3 +167,7 @@ class Positions:
                 self._fail(by_part[part], e.error_of(code, calls.place_of(part)))
         if any(code in WORTH_A_RETRY for code in errors.values()):
             self._fetcher.refresh_metadata()
+
+
+def _ignore(_lanes: Mapping[TopicPartition, LaneRange]) -> None:
+    pass

@@ -43,11 +43,6 @@ class Revocations(Generic[Unit]):
         return frozenset(self._next)
 
     @property
-    def thereafter(self) -> frozenset[Unit]:
-        """Units that are given up as the poll after the next one begins."""
-        return frozenset(self._thereafter)
-
-    @property
     def lost(self) -> frozenset[Unit]:
         """Units that went without a release, since this poll began."""
         return frozenset(self._lost)

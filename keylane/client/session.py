@@ -50,6 +50,7 @@ class ConsumerSession:
             self._on_reset,
             allow_ranges=settings.allow_individual_commit,
         )
+        self.positions.on_lanes = self.assignments.note_lanes
         self.committer = Committer(self.cluster, settings, self.fetcher, self.metrics, self)
         self.uses_marks = False
         """The application says itself what is done."""
@@ -292,7 +293,7 @@ class ConsumerSession:
         if self._given and not self.uses_marks and self.settings.enable_auto_commit:
             self.finish_given()
             self.committer.note_done()
-        complete = self.assignments.revocations.begin_poll()
+        complete = self.assignments.begin_poll()
         if complete:
             await self._complete(complete)
 
@@ -388,7 +389,7 @@ class ConsumerSession:
         until_s = self._now_s() + CALL_TIMEOUT_S
         while True:
             try:
-                found, errors = await calls.fetch_committed(self.cluster, group_id, keys)
+                found, errors, _ = await calls.fetch_committed(self.cluster, group_id, keys)
             except (e.Disconnected, e.CoordinatorUnavailable) as error:
                 log.info("offsets not found group_id=%s error=%s", group_id, error)
                 found, errors = {}, {part: e.COORDINATOR_NOT_AVAILABLE}

@@ -29,7 +29,6 @@ from keylane.client.group.classic_calls import (
 from keylane.client.group.classic_plan import (
     JoinedMember,
     plan_generation,
-    read_ranges,
     subscribed_topics,
     subscription_bytes,
 )
@@ -323,13 +322,12 @@ class ClassicMember:
     def _accept_sync(self, answer: ClassicAnswer, now_s: float, sent_s: float) -> None:
         """Take an assignment. Raises: FrameInvalid, its bytes are none."""
         assignment = read_assignment(answer.assignment)
-        ranges = read_ranges(assignment.lanes, assignment.user_data)
         self._pauses.end()
         self.phase, self.has_joined = ClassicPhase.STABLE, True
         self._owned_generation_id = self._generation_id
         self._due_s = sent_s + self._settings.heartbeat_interval_s
         target = [
-            HeldPart(TopicPartition(topic, index), None, ranges.get((topic, index)))
+            HeldPart(TopicPartition(topic, index), None, None)  # OffsetFetch says what lanes are
             for topic, index in assignment.lanes
         ]
         deadline_s = now_s + self._settings.rebalance_timeout_s

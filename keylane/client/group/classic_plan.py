@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from keylane.assignor.cooperative import first_step
-from keylane.assignor.model import NO_GENERATION, Lane, LaneTopic, Member
+from keylane.assignor.model import NO_GENERATION, LaneTopic, Member
 from keylane.assignor.protocol import (
     SHARE_MARK,
     Subscription,
@@ -26,13 +26,9 @@ from keylane.assignor.sticky import plan_sticky
 from keylane.client.group.settings import GroupSettings
 from keylane.client.values import TopicPartition
 from keylane.errors import FrameInvalid
-from keylane.wire.extensions import LaneRange, read_lane_ranges, write_lane_ranges
-from keylane.wire.primitives import INT32, Reader, Writer
+from keylane.wire.primitives import INT32
 
 SUBSCRIPTION_VERSION: Final = 3
-RANGES_MARK: Final = b"keylane\x02"
-"""An assignment's user data that begins with it has the key ranges of the lanes."""
-TOPIC_BYTES_MIN: Final = 2
 
 JoinedMember = tuple[str, str | None, bytes]
 """Id, instance id, subscription."""
@@ -93,57 +89,6 @@ def plan_generation(
     return tuple(
         (member_id, write_assignment(lanes, version=version)) for member_id, lanes in step.items()
     )
-
-
-def read_ranges(lanes: Sequence[Lane], user_data: bytes) -> dict[Lane, LaneRange]:
-    """Return the meaning of the lanes of an assignment; empty: they are whole partitions.
-
-    Form: RANGES_MARK, then a compact array of (topic compact string, LANE_RANGES with one entry for
-    each of its lanes, in their order, as compact bytes).
-
-    Raises:
-        FrameInvalid: the data is marked and not well formed, or does not fit the lanes.
-    """
-    if user_data[: len(RANGES_MARK)] != RANGES_MARK:
-        return {}
-    by_topic = _indexes(lanes)
-    reader = Reader(user_data, len(RANGES_MARK), flexible=True)
-    found: dict[Lane, LaneRange] = {}
-    for _ in range(reader.count(TOPIC_BYTES_MIN)):
-        topic = reader.string()
-        ranges = read_lane_ranges(reader.nullable_bytes() or b"")
-        indexes = by_topic.get(topic, [])
-        if len(ranges) != len(indexes):
-            text = f"{len(ranges)} lane ranges for {len(indexes)} indexes"
-            raise FrameInvalid(f"assignment: topic {topic}: {text}")
-        found |= {(topic, index): each for index, each in zip(indexes, ranges, strict=True)}
-    reader.end()
-    return found
-
-
-def write_ranges(lanes: Sequence[Lane], ranges: Mapping[Lane, LaneRange]) -> bytes:
-    """Return user data with the meaning of the lanes of an assignment, for topics that have one."""
-    by_topic = {
-        topic: indexes
-        for topic, indexes in _indexes(lanes).items()
-        if all((topic, index) in ranges for index in indexes)
-    }
-    writer = Writer(flexible=True)
-    writer.raw(RANGES_MARK)
-    writer.count(len(by_topic))
-    for topic, indexes in by_topic.items():
-        data = write_lane_ranges([ranges[topic, index] for index in indexes])
-        writer.string(topic)
-        writer.count(len(data))
-        writer.raw(data)
-    return writer.to_bytes()
-
-
-def _indexes(lanes: Iterable[Lane]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for topic, index in lanes:
-        found.setdefault(topic, []).append(index)
-    return found
 
 
 def _subscription(metadata: bytes) -> Subscription:

@@ -12,7 +12,6 @@ from keylane.client.group.classic_calls import (
     ClassicJoin,
     ClassicSync,
 )
-from keylane.client.group.classic_plan import write_ranges
 from keylane.client.group.effects import (
     CoordinatorMoved,
     GroupFailed,
@@ -21,8 +20,6 @@ from keylane.client.group.effects import (
     RevokeRequested,
 )
 from keylane.client.group.settings import GroupTopics
-from keylane.keyrange.space import KeyRange
-from keylane.wire.extensions import LaneRange
 from tests.reference.classic_table import REBALANCE_S, Table, owned_in, part
 
 
@@ -90,19 +87,6 @@ def test_a_leader_that_skips_the_plan_syncs_with_nothing() -> None:
     table.answer(member_id="m", generation_id=1, leader="m", members=members, skips_plan=True)
 
     assert table.ask(ClassicSync).assignments == ()
-
-
-def test_lanes_have_their_keys_from_the_user_data() -> None:
-    """Marked user data of the assignment says the meaning of each lane index."""
-    lane = LaneRange(0, KeyRange(0, 9))
-    table = Table()
-    table.ask(ClassicJoin)
-    table.answer(member_id="m", generation_id=1, leader="other")
-    table.ask(ClassicSync)
-
-    table.give(0, user_data=write_ranges([("t", 0)], {("t", 0): lane}))
-
-    assert table.effects() == [PartsAssigned({part(0): lane})]
 
 
 def test_what_moves_stays_until_its_release_and_then_a_join_follows(joined) -> None:

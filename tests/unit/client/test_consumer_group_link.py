@@ -169,8 +169,14 @@ async def test_lanes_are_shown_as_ranges_of_the_brokers_partitions(stage: StageF
     await poll_until(here, A, B, C)
     here.group.ask_back(C)
     revoked = here.consumer.to_be_revoked_ranges()
+    assert here.consumer.delay_revoke_ranges({A: [HIGH]})
+    assert here.consumer.to_be_revoked() == frozenset()
+    await here.consumer.getmany(timeout_ms=0)
+    assert here.consumer.to_be_revoked_ranges() == {A: (HIGH,)}
     await here.consumer.getmany(timeout_ms=0)
     here.group.lose(A, B)
+    assert here.consumer.lost_ranges() == {A: (LOW,), B: ()}
+    assert not here.consumer.delay_revoke_ranges({A: [LOW]})
     await here.consumer.getmany(timeout_ms=0)
 
     assert revoked == {A: (HIGH,)}

@@ -10,8 +10,6 @@ from uuid import UUID
 
 import kio.index
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from kio.schema.consumer_group_heartbeat.v1.response import Assignment, TopicPartitions
 from kio.schema.errors import ErrorCode
 from kio.schema.join_group.v9.response import JoinGroupResponseMember
@@ -22,7 +20,6 @@ from keylane.assignor.protocol import (
     read_allow_key_share,
     read_assignment,
     read_subscription,
-    write_assignment,
     write_subscription,
 )
 from keylane.client.group.classic_calls import (
@@ -35,12 +32,9 @@ from keylane.client.group.classic_calls import (
     read_call_answer,
 )
 from keylane.client.group.classic_plan import (
-    RANGES_MARK,
     plan_generation,
-    read_ranges,
     subscribed_topics,
     subscription_bytes,
-    write_ranges,
 )
 from keylane.client.group.effects import GroupRefused
 from keylane.client.group.heartbeats import (
@@ -51,7 +45,7 @@ from keylane.client.group.heartbeats import (
 from keylane.client.group.settings import GroupSettings
 from keylane.client.values import TopicPartition
 from keylane.errors import ConfigInvalid, FrameInvalid
-from keylane.keyrange.space import KeyRange, split_even
+from keylane.keyrange.space import KeyRange
 from keylane.wire.entities import UNKNOWN, tagged_type
 from keylane.wire.extensions import (
     ALLOW_KEY_SHARE,
@@ -288,35 +282,6 @@ def test_a_member_with_another_protocols_bytes_gets_nothing() -> None:
 def test_a_topic_without_partitions_is_in_no_assignment() -> None:
     """A subscribed topic that nothing is known of leaves the plan empty."""
     assert numbers(plan_generation([member("a", 3)], {"t": 0})) == {"a": set()}
-
-
-@given(data=st.data(), count=st.integers(1, 8))
-def test_key_ranges_in_user_data_come_back(data: st.DataObject, count: int) -> None:
-    """read_ranges(write_ranges(x)) is x, for the topics whose lanes all have a meaning."""
-    lanes = data.draw(
-        st.lists(st.tuples(st.sampled_from(["t", "u"]), st.integers(0, 7)), unique=True)
-    )
-    ranges = {
-        (topic, index): LaneRange(index % 2, split_even(count)[index % count])
-        for topic, index in lanes
-        if topic == "t"
-    }
-
-    read = read_ranges(lanes, write_ranges(lanes, ranges))
-
-    assert read == ranges
-
-
-def test_user_data_of_others_has_no_ranges() -> None:
-    """Stock data, or none, means whole partitions; marked data has to fit."""
-    lanes = [("t", 0), ("t", 1)]
-    assert read_ranges(lanes, b"") == {}
-    assert read_ranges(lanes, b"\x00\x00\x00\x07") == {}
-    data = write_ranges([("t", 0)], {("t", 0): LaneRange(0, KeyRange(0, 9))})
-    assert data.startswith(RANGES_MARK)
-    with pytest.raises(FrameInvalid, match="topic t: 1 lane ranges for 2 indexes"):
-        read_ranges(lanes, data)
-    assert read_assignment(write_assignment(lanes, version=1, user_data=data)).user_data == data
 
 
 def test_an_assignment_of_no_topic_is_no_answer() -> None:

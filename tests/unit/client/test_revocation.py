@@ -16,7 +16,7 @@ State = tuple[set[str], set[str], set[str]]
 
 
 def state(revocations: Revocations[str]) -> State:
-    return set(revocations.to_be_revoked), set(revocations.thereafter), set(revocations.lost)
+    return set(revocations.to_be_revoked), set(revocations._thereafter), set(revocations.lost)
 
 
 def test_what_is_not_delayed_completes_with_the_next_poll() -> None:
