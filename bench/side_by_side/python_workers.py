@@ -11,9 +11,11 @@ import asyncio
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Final
 
 from bench.end_to_end.stage import create_topic
@@ -34,12 +36,17 @@ from bench.side_by_side.slow_work import (
     share_of_ideal,
 )
 from bench.side_by_side.usage import Meter
+from tests.integration.keylane_process import KeylaneProcess
 
 WORKERS: Final = 64
 PROCESSES: Final = 4
 LANES: Final = 256
 IDEAL_S: Final = 5.0
 WARM_S: Final = 5.0
+WARM_BURST, WARM_BURSTS = 1000, 3
+"""Number of the first burst in which keylane measures lanes, and how many there are."""
+LOAD_INTERVAL_S: Final = 20
+"""Members of the consumer protocol are looked at ten times as often."""
 SHARE_LEAST: Final = 97.0
 ONE: Final = "Workers, 1 process of 64"
 FOUR: Final = "Workers, 4 processes of 16 on lanes"
@@ -77,11 +84,21 @@ async def bare_share(load: Load) -> float:
 
 @contextmanager
 def open_ways(lineup: Lineup, load: Load, outcome: Outcome) -> Iterator[list[Way]]:
-    """Start everybody, and have a first burst read."""
-    kafka, through = lineup.kafka.bootstrap, lineup.keylane.bootstrap
+    """Start everybody, and have bursts read until lanes are where their load wants them."""
+    kafka = lineup.kafka.bootstrap
     ways: list[Way] = []
     warm = load.counts(WARM_S)
     with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-bench-")))
+        keylane = KeylaneProcess(
+            kafka,
+            [],
+            log_path=folder / "keylane.log",
+            args=["--set", f"load_rebalance_interval_s={LOAD_INTERVAL_S}"],
+            environment={"KEYLANE_LOG": "warning"},
+        ).start()
+        stack.callback(keylane.stop)
+        through = keylane.bootstrap
 
         def add(name: str, start: Callable[[str, str], Crew]) -> None:
             topic = f"python-{len(ways)}"
@@ -113,6 +130,11 @@ def open_ways(lineup: Lineup, load: Load, outcome: Outcome) -> Iterator[list[Way
             progress(f"python_workers: {way.name} gets ready")
             done = way.crew.await_burst(0, sum(warm), READY_TIMEOUT_S)
             assert done, f"{way.name} read its first burst"
+        for burst in range(WARM_BURST, WARM_BURST + WARM_BURSTS):
+            (lanes,) = (way for way in ways if way.name == FOUR)
+            progress(f"python_workers: {FOUR} is measured by keylane")
+            produce_burst(kafka, lanes.topic, burst, warm)
+            lanes.crew.await_burst(burst, sum(warm), READY_TIMEOUT_S)
         yield ways
 
 

@@ -110,13 +110,15 @@ class Fetcher:
         full_nodes: set[int] = set()
         retry_s: list[float] = []
         for reading in self.readings.values():
-            if reading.progress is None or reading.is_paused or reading.error is not None:
+            if reading.progress is None or reading.error is not None:
                 continue
             if reading.retry_at_s > now_s:
                 retry_s.append(reading.retry_at_s - now_s)
                 continue
             leader = self._cluster.leader_of(reading.part)
-            if leader is None:
+            if reading.is_paused:  # may be wanted soon: the request of its node is not to wait long
+                full_nodes.update(() if leader is None else (leader,))
+            elif leader is None:
                 self._back_off([reading])
                 self.refresh_metadata()
                 retry_s.append(self._settings.retry_backoff_s)
