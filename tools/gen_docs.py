@@ -1,4 +1,4 @@
-"""Write docs/configuration.md, docs/metrics.md and docs/protocol.md from the code."""
+"""Write docs/configuration.md, docs/metrics.md, docs/protocol.md, parts of docs/python.md."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ from keylane.share.dispatcher import Dispatcher
 from keylane.share.summary import summarise
 from keylane.tasks import Watched
 from keylane.wire.share import Acquired
+from tools.gen_python import python_page, workers_metrics
 
 LOOKED_AT: Final = {15: "relayed, added names taken out", 36: "relayed, noted"}
 """Treatment of answers, by API key, where no address is replaced."""
@@ -122,6 +123,16 @@ describes what to do when an alert fires.
 | name | kind | meaning |
 |---|---|---|
 """
+WORKERS_HEAD: Final = """
+## Workers of the Python consumer
+
+`Workers(metrics=registry)` puts these into a registry of prometheus-client in the application's own
+process ([python.md](python.md#what-can-i-see)); keylane's control port does not have them. The
+label is the `name` of the workers.
+
+| name | kind | meaning |
+|---|---|---|
+"""
 PROTOCOL_HEAD: Final = """# Protocol
 
 The Kafka APIs that keylane supports, and what they do on lanes.
@@ -192,7 +203,9 @@ def metrics() -> str:
         f"| `{sample.name}{_labels(sample.labels)}` | {sample.kind} | {sample.help} |"
         for sample in samples_of_all()
     ]
-    return METRICS_HEAD + "\n".join(dict.fromkeys(rows)) + "\n"
+    workers = [f"| `{name}` | {kind} | {text} |" for name, kind, text in workers_metrics()]
+    own = METRICS_HEAD + "\n".join(dict.fromkeys(rows)) + "\n"
+    return own + WORKERS_HEAD + "\n".join(workers) + "\n"
 
 
 def samples_of_all() -> Iterator[Sample]:
@@ -285,7 +298,13 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare, write nothing")
     args = parser.parse_args(argv)
-    pages = {"configuration": configuration(), "metrics": metrics(), "protocol": protocol()}
+    python = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    pages = {
+        "configuration": configuration(),
+        "metrics": metrics(),
+        "protocol": protocol(),
+        "python": python_page(python, ROOT / "docs" / "examples" / "python"),
+    }
     stale = []
     for name, text in pages.items():
         path = ROOT / "docs" / f"{name}.md"

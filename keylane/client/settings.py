@@ -64,40 +64,75 @@ class ConsumerSettings:
     """Everything that a consumer is set to. Raises: ConfigInvalid, naming the key."""
 
     bootstrap_servers: str | Sequence[str] = "localhost:9092"
+    """Addresses HOST:PORT, separated by commas or as a list: of keylane for lanes and key
+    ranges."""
     group_id: str | None = None
+    """None: no group, so all partitions of the topics are read, and nothing is committed."""
     client_id: str = "keylane-python"
+    """Named in requests: quotas, rules and logs of brokers and of keylane go by it."""
     client_rack: str = ""
+    """Place of this consumer: keylane gives it lanes of partitions that are led there."""
     group_protocol: str = "auto"
+    """"consumer" (KIP-848), "classic", or "auto": the first where brokers and keylane have it."""
     group_instance_id: str | None = None
+    """Makes a static member (KIP-345): it keeps its partitions over a restart within its
+    session."""
     auto_offset_reset: str = "latest"
+    """Start where nothing is committed: "earliest", "latest", or "none" for `OffsetMissing`."""
     enable_auto_commit: bool = True
+    """Commit what is done on a timer, before partitions are given up, and at the end."""
     auto_commit_interval_ms: int = 5_000
+    """Milliseconds between two commits of the timer."""
     max_poll_records: int = 500
+    """Records that `getmany` returns at most."""
     max_poll_interval_ms: int = 300_000
+    """Longest time between two polls; also how long a partition that is asked back may be kept."""
     session_timeout_ms: int = 45_000
+    """Time without contact after which a member is out. With the consumer protocol brokers have
+    their own (`group.consumer.session.timeout.ms`)."""
     heartbeat_interval_ms: int = 3_000
+    """Of the classic protocol; else the coordinator says it."""
     isolation_level: str = "read_uncommitted"
+    """"read_committed" leaves out records of aborted and open transactions."""
     fetch_min_bytes: int = 1
+    """A broker waits for so many bytes."""
     fetch_max_bytes: int = 50 << 20
+    """Bytes of an answer, unless its first batch is larger."""
     fetch_max_wait_ms: int = 500
+    """Longest wait for `fetch_min_bytes`."""
     max_partition_fetch_bytes: int = 1 << 20
+    """Bytes of a partition in an answer, unless its first batch is larger."""
     max_buffered_bytes: int = 64 << 20
     """Bytes of records that wait for the application; one answer more is taken, however large."""
     request_timeout_ms: int = 40_000
+    """After this time without an answer a connection is closed, and the request sent again."""
     retry_backoff_ms: int = 100
+    """Pause before a request is sent again."""
     metadata_max_age_ms: int = 300_000
+    """Age at which leaders and topics are looked up anew."""
     allow_individual_commit: bool = True
+    """False: this consumer takes whole partitions only, and commits no offset ranges."""
     max_num_ranges_to_commit: int = 10_000
+    """A commit does not wait for its timer when more ranges have gathered."""
     revoke_completion: str = "next-poll"
+    """"next-poll": what is asked back is given up when the next poll begins, unless it is delayed.
+    "same-poll": at once, in the poll that learns of it."""
     security_protocol: str = "PLAINTEXT"
+    """PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL."""
     ssl_context: ssl.SSLContext | None = None
+    """Certificates and checks of TLS: `ssl.create_default_context(cafile=...)`."""
     sasl_mechanism: str = "PLAIN"
+    """PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, GSSAPI or OAUTHBEARER."""
     sasl_plain_username: str | None = None
+    """Of PLAIN and SCRAM."""
     sasl_plain_password: str | None = None
+    """Of PLAIN and SCRAM."""
     sasl_kerberos_service_name: str = "kafka"
+    """Of GSSAPI."""
     sasl_kerberos_domain_name: str | None = None
+    """Of GSSAPI; None: the host of the broker."""
     sasl_oauth_token_provider: Any = None
-    """An `aiokafka.abc.AbstractTokenProvider`."""
+    """Of OAUTHBEARER: an `aiokafka.abc.AbstractTokenProvider`."""
 
     def __post_init__(self) -> None:
         for key, allowed in (

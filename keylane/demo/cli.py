@@ -59,11 +59,18 @@ def add_demo_command(commands: argparse._SubParsersAction[argparse.ArgumentParse
     parser.add_argument(
         "--direct", action="store_true", help="without keylane, to compare: members stay idle"
     )
+    parser.add_argument(
+        "--workers",
+        action="store_true",
+        help="members are keylane's Python workers, 16 records at once each, on lanes",
+    )
     parser.set_defaults(run=run_demo_command, parser=parser)
 
 
 def run_demo_command(args: argparse.Namespace) -> int:
     """Run the show until its end, Ctrl-C or SIGTERM; nothing is left running."""
+    if args.workers and args.direct:
+        args.parser.error("--workers shows lanes, and --direct has none")
     # Late: the other commands work without the clients that the extra `demo` brings.
     try:
         from rich.console import Console  # noqa: PLC0415
@@ -84,6 +91,7 @@ def run_demo_command(args: argparse.Namespace) -> int:
         customers=CUSTOMERS,
         plain=args.plain or not console.is_terminal,
         direct=args.direct,
+        workers=args.workers,
     )
     try:
         return run_demo(settings, console)

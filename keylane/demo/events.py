@@ -62,12 +62,21 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class LanesCommitted:
     """The group confirmed these positions (offset of the next record), by lane."""
 
     member: int
     at_ns: int
     positions: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsCommitted:
+    """The group confirmed these records, by lane and offset, in whatever order they were done."""
+
+    member: int
+    at_ns: int
+    records: tuple[tuple[int, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,15 @@ class Ended:
     end: SessionEnd
 
 
-Event = LanesAssigned | LanesReleased | Delivered | Committed | CommitFailed | Ended
+Event = (
+    LanesAssigned
+    | LanesReleased
+    | Delivered
+    | LanesCommitted
+    | RecordsCommitted
+    | CommitFailed
+    | Ended
+)
 
 
 def write_event(event: Event) -> str:
@@ -124,11 +141,16 @@ def _read_positions(body: Any) -> tuple[tuple[int, int], ...]:
     return tuple((lane, position) for lane, position in body)
 
 
+def _read_offsets(body: Any) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    return tuple((lane, tuple(offsets)) for lane, offsets in body)
+
+
 _FORMS: Final[Mapping[str, tuple[type[Event], tuple[Callable[[Any], Any], ...]]]] = {
     "LanesAssigned": (LanesAssigned, (tuple,)),
     "LanesReleased": (LanesReleased, (tuple, SessionEnd)),
     "Delivered": (Delivered, (_read_batches,)),
-    "Committed": (Committed, (_read_positions,)),
+    "LanesCommitted": (LanesCommitted, (_read_positions,)),
+    "RecordsCommitted": (RecordsCommitted, (_read_offsets,)),
     "CommitFailed": (CommitFailed, (tuple, str)),
     "Ended": (Ended, (SessionEnd,)),
 }

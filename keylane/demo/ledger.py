@@ -19,13 +19,14 @@ from typing import Final, NamedTuple
 
 from keylane.demo.events import (
     CommitFailed,
-    Committed,
     Delivered,
     Ended,
     Event,
     LanesAssigned,
+    LanesCommitted,
     LanesReleased,
     OrderBatch,
+    RecordsCommitted,
     SessionEnd,
 )
 from keylane.demo.orders import OrderRun
@@ -46,7 +47,7 @@ class Session:
     is_put_out: bool = False
     """It ends by the group going on without it."""
     waiting: deque[OrderBatch] = field(default_factory=deque)
-    """Processed and not committed yet, in order of offset."""
+    """Processed and not committed yet, in the order of processing."""
 
 
 class Segment(NamedTuple):
@@ -152,9 +153,12 @@ class Ledger:
             case Delivered(member=member, batches=batches):
                 for batch in batches:
                     self._deliver(member, batch)
-            case Committed(member=member, positions=positions):
+            case LanesCommitted(member=member, positions=positions):
                 for lane, position in positions:
                     self._commit(self._session(member, lane), position)
+            case RecordsCommitted(member=member, records=records):
+                for lane, offsets in records:
+                    self._commit_records(self._session(member, lane), frozenset(offsets))
             case CommitFailed(member=member, lanes=lanes):
                 self._fail_commit(member, lanes)
 
@@ -302,11 +306,25 @@ class Ledger:
             self.counts.unexplained += 1
 
     def _commit(self, session: Session, position: int) -> None:
+        """Book a commit of a member that processes in the order of offsets."""
         while session.waiting and session.waiting[0].last_offset < position:
-            for run in session.waiting.popleft().runs:
-                key = self.keys[run.customer]
-                key.committed = max(key.committed, run.end)
-                key.uncommitted = [s for s in key.uncommitted if s.end > key.committed]
+            self._commit_batch(session.waiting.popleft())
+
+    def _commit_records(self, session: Session, offsets: frozenset[int]) -> None:
+        """Book a commit of records one by one; their batches have a record each."""
+        rest = deque[OrderBatch]()
+        for batch in session.waiting:
+            if batch.last_offset in offsets:
+                self._commit_batch(batch)
+            else:
+                rest.append(batch)
+        session.waiting = rest
+
+    def _commit_batch(self, batch: OrderBatch) -> None:
+        for run in batch.runs:
+            key = self.keys[run.customer]
+            key.committed = max(key.committed, run.end)
+            key.uncommitted = [s for s in key.uncommitted if s.end > key.committed]
 
 
 def build_ledger(events: Iterable[Event]) -> Ledger:
@@ -338,7 +356,9 @@ def find_put_out(events: Iterable[Event]) -> frozenset[SessionStart]:
                 for lane in lanes:
                     running[member, lane] = SessionStart(member, lane, at_ns)
                     refused.discard((member, lane))
-            case Committed(member=member, positions=positions):
+            case RecordsCommitted(member=member, records=records):
+                refused.difference_update((member, lane) for lane, _ in records)
+            case LanesCommitted(member=member, positions=positions):
                 refused.difference_update((member, lane) for lane, _ in positions)
             case CommitFailed(member=member, lanes=lanes, reason=reason) if reason == REFUSED:
                 refused.update((member, lane) for lane in lanes)

@@ -25,10 +25,10 @@ from keylane.audit.record import lane_places
 from keylane.audit.reporter import AuditReporter
 from keylane.demo.events import (
     CommitFailed,
-    Committed,
     Delivered,
     Event,
     LanesAssigned,
+    LanesCommitted,
     LanesReleased,
     OrderBatch,
     SessionEnd,
@@ -56,6 +56,7 @@ MODULES: Final = {
     "confluent-kafka": "keylane.demo.member_confluent",
     "aiokafka": "keylane.demo.member_aiokafka",
     "kafka-python": "keylane.demo.member_kafka_python",
+    "keylane.client": "keylane.demo.member_workers",
 }
 
 
@@ -98,7 +99,7 @@ class MemberProgress:
         member: int,
         reporter: AuditReporter | None = None,
     ) -> None:
-        self._emit, self._member, self._reporter = emit, member, reporter
+        self.emit, self.member, self._reporter = emit, member, reporter
         self._runs: dict[int, list[OrderRun]] = {}
         self._offsets: dict[int, tuple[int, int]] = {}
         self.waiting: dict[int, int] = {}
@@ -122,7 +123,7 @@ class MemberProgress:
         batches = tuple(
             OrderBatch(lane, *self._offsets[lane], tuple(runs)) for lane, runs in self._runs.items()
         )
-        self._emit(Delivered(self._member, time.monotonic_ns(), batches))
+        self.emit(Delivered(self.member, time.monotonic_ns(), batches))
         self.waiting.update({batch.lane: batch.last_offset + 1 for batch in batches})
         self._runs, self._offsets = {}, {}
 
@@ -148,7 +149,7 @@ class MemberProgress:
         """The group has confirmed `positions`."""
         if not positions:
             return
-        self._emit(Committed(self._member, time.monotonic_ns(), tuple(positions.items())))
+        self.emit(LanesCommitted(self.member, time.monotonic_ns(), tuple(positions.items())))
         if self._reporter is not None:
             self._reporter.committed(positions)
         for lane, position in positions.items():
@@ -157,13 +158,13 @@ class MemberProgress:
 
     def commit_failed(self, lanes: Iterable[int], reason: object) -> None:
         """A commit failed; its positions go on waiting for as long as the lanes are owned."""
-        failed = CommitFailed(self._member, time.monotonic_ns(), tuple(lanes), str(reason))
-        self._emit(failed)
+        failed = CommitFailed(self.member, time.monotonic_ns(), tuple(lanes), str(reason))
+        self.emit(failed)
 
     def assigned(self, lanes: Iterable[int], *, generation: int = -1) -> None:
         """The member owns `lanes` from now on; generation -1 where the client has none."""
         taken = tuple(sorted(lanes))
-        self._emit(LanesAssigned(self._member, time.monotonic_ns(), taken))
+        self.emit(LanesAssigned(self.member, time.monotonic_ns(), taken))
         if self._reporter is not None:
             self._reporter.assigned(taken, generation=generation)
 
@@ -176,7 +177,7 @@ class MemberProgress:
             self._offsets.pop(lane, None)
         if gone:
             end = SessionEnd.LOST if lost else SessionEnd.REVOKED
-            self._emit(LanesReleased(self._member, time.monotonic_ns(), gone, end))
+            self.emit(LanesReleased(self.member, time.monotonic_ns(), gone, end))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -66,6 +66,8 @@ class DemoSettings:
     plain: bool
     direct: bool
     """Without keylane, for comparison."""
+    workers: bool = False
+    """Members are `Workers` of `keylane.client`, in the place of stock clients."""
 
     @property
     def slot_count(self) -> int:
@@ -154,6 +156,7 @@ class Show:
                 seconds=settings.seconds,
                 members=settings.members,
                 kills_proxy=front is not None,
+                clients=(scenario.WORKERS,) if settings.workers else scenario.CLIENTS,
             )
         )
 

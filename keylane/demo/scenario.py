@@ -9,6 +9,8 @@ from typing import Final
 
 CLIENTS: Final = ("confluent-kafka", "aiokafka", "kafka-python")
 """Stock client libraries, given to the members in turn."""
+WORKERS: Final = "keylane.client"
+"""Members that are `Workers`, many records at once."""
 
 JOIN_TIMEOUT_S: Final = 45.0
 """A group of ten joins in 3 s on two cores; a busy machine may need a multiple."""
@@ -66,6 +68,8 @@ class ShowSettings:
     members: int
     """Consumers at the start."""
     kills_proxy: bool
+    clients: tuple[str, ...] = CLIENTS
+    """Given to the members in turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +129,8 @@ class Scenario:
             case Phase.OPENING:
                 self._enter(Phase.JOINING, facts)
                 numbers = range(1, self.settings.members + 1)
-                return (Say(f"start {len(numbers)} consumers in one group"), *_starts(numbers))
+                text = f"start {len(numbers)} consumers in one group"
+                return (Say(text), *_starts(numbers, self.settings))
             case Phase.JOINING if facts.reading >= facts.reading_possible:
                 self._enter(Phase.PLAYING, facts)
                 return (Say(f"{facts.reading} members read: orders begin"), Cue.START_PRODUCER)
@@ -158,13 +163,13 @@ class Scenario:
         self.phase, self._phase_began_s = phase, facts.now_s
 
 
-def client_of(number: int) -> str:
+def client_of(number: int, clients: tuple[str, ...] = CLIENTS) -> str:
     """Client library of a member; numbers start at 1."""
-    return CLIENTS[(number - 1) % len(CLIENTS)]
+    return clients[(number - 1) % len(clients)]
 
 
-def _starts(numbers: Iterable[int]) -> Iterator[StartMember]:
-    return (StartMember(number, client_of(number)) for number in numbers)
+def _starts(numbers: Iterable[int], settings: ShowSettings) -> Iterator[StartMember]:
+    return (StartMember(number, client_of(number, settings.clients)) for number in numbers)
 
 
 def plan_beats(settings: ShowSettings) -> tuple[ShowBeat, ...]:
@@ -184,7 +189,7 @@ def plan_beats(settings: ShowSettings) -> tuple[ShowBeat, ...]:
     kill(0.15, (min(3, settings.members),))
     joiners = (settings.members + 1, settings.members + 2)
     alive.extend(joiners)
-    add(0.38, Say("add two more members"), *_starts(joiners))
+    add(0.38, Say("add two more members"), *_starts(joiners, settings))
     kill(0.54, (1, 2) if settings.members > 1 else ())
     if settings.kills_proxy:
         add(0.74, Say("kill -9 of keylane itself, and start it again"), Cue.KILL_PROXY)

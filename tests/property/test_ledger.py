@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from keylane.demo.events import (
     CommitFailed,
-    Committed,
     Delivered,
     Ended,
     Event,
     LanesAssigned,
+    LanesCommitted,
     LanesReleased,
     OrderBatch,
+    RecordsCommitted,
     SessionEnd,
 )
 from keylane.demo.ledger import REFUSED, Ledger, build_ledger, judge
@@ -43,6 +44,8 @@ class Group:
     committed: list[int] = field(default_factory=lambda: [0] * LANES)
     events: list[Event] = field(default_factory=list)
     member: int = 0
+    done: set[tuple[int, int]] = field(default_factory=set)
+    """Lane and offset of records that were committed one by one."""
 
     def tick(self) -> int:
         return len(self.events) + 1
@@ -67,7 +70,7 @@ class Group:
 
     def commit(self, lane: int, position: int) -> None:
         self.committed[lane] = position
-        self.events.append(Committed(self.member, self.tick(), ((lane, position),)))
+        self.events.append(LanesCommitted(self.member, self.tick(), ((lane, position),)))
 
     def serve(self, lane: int, *, to_the_end: bool) -> None:
         """One session: a new member reads on from what is committed, and leaves or is killed."""
@@ -88,9 +91,43 @@ class Group:
             self.events.append(Ended(self.member, self.tick(), SessionEnd.KILLED))
 
 
-def play_group(seed: int) -> Group:
+class WorkersGroup(Group):
+    """Members work on any key's next record, and commit records one by one."""
+
+    def serve(self, lane: int, *, to_the_end: bool) -> None:
+        self.member += 1
+        self.events.append(LanesAssigned(self.member, self.tick(), (lane,)))
+        waiting: dict[int, list[int]] = {}
+        for offset, (customer, _) in enumerate(self.logs[lane]):
+            if (lane, offset) not in self.done:
+                waiting.setdefault(customer, []).append(offset)
+        worked: list[int] = []
+        while waiting and (to_the_end or self.draw.random() < 0.9):
+            customer = self.draw.choice(sorted(waiting))
+            offset = waiting[customer].pop(0)
+            if not waiting[customer]:
+                del waiting[customer]
+            self.read(lane, offset, offset + 1)
+            worked.append(offset)
+            if self.draw.random() < 0.2:
+                self.commit_records(lane, worked)
+        if to_the_end or self.draw.random() < 0.5:
+            self.commit_records(lane, worked)
+            released = LanesReleased(self.member, self.tick(), (lane,), SessionEnd.REVOKED)
+            self.events.append(released)
+        else:
+            self.events.append(Ended(self.member, self.tick(), SessionEnd.KILLED))
+
+    def commit_records(self, lane: int, offsets: list[int]) -> None:
+        self.done.update((lane, offset) for offset in offsets)
+        records = ((lane, tuple(offsets)),)
+        self.events.append(RecordsCommitted(self.member, self.tick(), records))
+        offsets.clear()
+
+
+def play_group(seed: int, kind: type[Group] = Group) -> Group:
     """A group that loses nothing and reads everything, with kills on the way."""
-    group = Group(random.Random(seed))
+    group = kind(random.Random(seed))
     group.produce(60)
     for _ in range(group.draw.randint(0, 8)):
         group.serve(group.draw.randrange(LANES), to_the_end=False)
@@ -116,10 +153,11 @@ def deliveries(events: list[Event]) -> Counter[tuple[int, int]]:
     return counter
 
 
-@given(seeds)
-def test_an_honest_group_passes(seed: int) -> None:
+@pytest.mark.parametrize("kind", [Group, WorkersGroup])
+@given(seed=seeds)
+def test_an_honest_group_passes(seed: int, kind: type[Group]) -> None:
     """Kills at any moment fail no check, and the sums are those of a plain count."""
-    group = play_group(seed)
+    group = play_group(seed, kind)
 
     ledger = Ledger()
     for event in group.events:
@@ -189,6 +227,19 @@ def test_a_delivery_after_commit_is_found(seed: int) -> None:
 
 
 @given(seeds)
+def test_a_record_that_was_committed_alone_does_not_come_again(seed: int) -> None:
+    """A record that was committed behind an open one comes again: a breach."""
+    group = play_group(seed, WorkersGroup)
+    lane, offset = group.draw.choice(sorted(group.done))
+    last = max(i for i, log in enumerate(group.logs[lane]) if log[0] == group.logs[lane][offset][0])
+    group.member += 1
+    group.events.append(LanesAssigned(group.member, group.tick(), (lane,)))
+    group.read(lane, last, last + 1)
+
+    assert failed_checks(group.events, group.produced()) == {"delivered again after commit"}
+
+
+@given(seeds)
 def test_a_member_that_reads_what_is_not_its_own_is_found(seed: int) -> None:
     """A batch reported by a member that does not own the lane is a breach."""
     group = play_group(seed)
@@ -232,7 +283,7 @@ def play_overlap(seed: int, last_words: list[Event]) -> tuple[Group, int]:
 LOST = LanesReleased(1, 0, (0,), SessionEnd.LOST)
 REVOKED = LanesReleased(1, 0, (0,), SessionEnd.REVOKED)
 IS_REFUSED = CommitFailed(1, 0, (0,), REFUSED)
-IS_TAKEN = Committed(1, 0, ((0, 1),))
+IS_TAKEN = LanesCommitted(1, 0, ((0, 1),))
 
 
 @pytest.mark.parametrize("last_words", [[LOST], [IS_REFUSED, REVOKED]], ids=["lost", "refused"])

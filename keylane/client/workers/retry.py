@@ -24,8 +24,11 @@ class Retry:
     attempts: int = 5
     """In all, the first included."""
     backoff_s: float = 0.5
+    """Seconds that a key waits before its second attempt."""
     backoff_max_s: float = 30.0
+    """Seconds that it waits at most, before jitter."""
     multiplier: float = 2.0
+    """Of the wait, from attempt to attempt."""
     jitter: float = 0.2
     """0 to 1; KIP-580 takes 0.2."""
     give_up_on: tuple[type[Exception], ...] = ()

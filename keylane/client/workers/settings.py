@@ -50,6 +50,7 @@ class WorkerSettings:
     """"key": one record of a key at a time, in the order of offsets; those without a key side by
     side. "partition": one record of a partition at a time. "none": side by side."""
     retry: Retry = NO_RETRY
+    """Number and times of the attempts at a record."""
     timeout_s: float | None = None
     """Time limit of an attempt."""
     dead_letters: DeadLetters | None = None

@@ -6,13 +6,14 @@ import pytest
 
 from keylane.demo.events import (
     CommitFailed,
-    Committed,
     Delivered,
     Ended,
     Event,
     LanesAssigned,
+    LanesCommitted,
     LanesReleased,
     OrderBatch,
+    RecordsCommitted,
     SessionEnd,
     read_event,
     write_event,
@@ -23,7 +24,8 @@ EVENTS: list[Event] = [
     LanesAssigned(3, 10, (0, 1)),
     LanesReleased(3, 11, (1,), SessionEnd.LOST),
     Delivered(3, 12, (OrderBatch(4, 100, 107, (OrderRun(1, 0, 3), OrderRun(2, 9, 1))),)),
-    Committed(3, 13, ((4, 108), (5, 0))),
+    LanesCommitted(3, 13, ((4, 108), (5, 0))),
+    RecordsCommitted(3, 13, ((4, (101, 107)), (5, ()))),
     CommitFailed(3, 14, (4,), "RebalanceInProgress"),
     Ended(3, 15, SessionEnd.KILLED),
 ]

@@ -9,13 +9,14 @@ import pytest
 
 from keylane.demo.events import (
     CommitFailed,
-    Committed,
     Delivered,
     Ended,
     Event,
     LanesAssigned,
+    LanesCommitted,
     LanesReleased,
     OrderBatch,
+    RecordsCommitted,
     SessionEnd,
 )
 from keylane.demo.ledger import Counts, Ledger, build_ledger, judge
@@ -41,7 +42,11 @@ class Story:
         return self
 
     def commit(self, member: int, position: int) -> Story:
-        self.events.append(Committed(member, next(self._clock), ((LANE, position),)))
+        self.events.append(LanesCommitted(member, next(self._clock), ((LANE, position),)))
+        return self
+
+    def commit_records(self, member: int, *offsets: int) -> Story:
+        self.events.append(RecordsCommitted(member, next(self._clock), ((LANE, offsets),)))
         return self
 
     def fail_commit(self, member: int) -> Story:
@@ -230,3 +235,30 @@ def test_the_busiest_member_is_compared_with_what_keys_allow() -> None:
     assert ideal == 1.0
     assert loads == pytest.approx({1: 0.5, 2: 0.3, 3: 0.2})
     assert ledger.excess() == pytest.approx(0.7 / 0.5)
+
+
+def test_records_are_committed_one_by_one() -> None:
+    """Of two customers' orders at offsets 7 and 3 only the first is committed before the kill."""
+    story = Story().assign(1)
+    for customer, offset in ((2, 7), (3, 3)):
+        batch = OrderBatch(LANE, offset, offset, (OrderRun(customer, 0, 1),))
+        story.events.append(Delivered(1, 10 + offset, (batch,)))
+    story.events.append(RecordsCommitted(1, 20, ((LANE, (7,)),)))
+    story.events += [Ended(1, 21, SessionEnd.KILLED), LanesAssigned(2, 22, (LANE,))]
+    batches = [OrderBatch(LANE, 3, 3, (OrderRun(3, 0, 1),))]
+    batches.append(OrderBatch(LANE, 7, 7, (OrderRun(2, 0, 1),)))
+    story.events.append(Delivered(2, 23, tuple(batches)))
+
+    ledger = story.ledger()
+
+    assert (ledger.counts.after_kill, ledger.counts.after_commit) == (1, 1)
+    assert {number: key.committed for number, key in ledger.keys.items()} == {2: 1, 3: 0}
+
+
+def test_a_commit_of_a_lane_that_is_anothers_is_a_breach() -> None:
+    """Member 1 commits offset 0 after member 2 has taken its lane."""
+    story = Story().assign(1).read(1, 0, 1).release(1).assign(2).commit_records(1, 0)
+
+    ledger = story.ledger()
+
+    assert ledger.counts.two_at_once == 1

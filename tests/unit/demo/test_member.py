@@ -8,10 +8,10 @@ from typing import cast
 from keylane.audit import AuditReporter
 from keylane.demo.events import (
     CommitFailed,
-    Committed,
     Delivered,
     Event,
     LanesAssigned,
+    LanesCommitted,
     LanesReleased,
 )
 from keylane.demo.member import COMMIT_INTERVAL_S, MemberProgress
@@ -65,7 +65,7 @@ def test_a_commit_that_was_overtaken_leaves_the_rest() -> None:
     progress.committed(wanted)
 
     assert progress.waiting == {7: 2}
-    assert isinstance(events[-1], Committed)
+    assert isinstance(events[-1], LanesCommitted)
 
 
 def test_a_released_lane_is_never_committed() -> None:
@@ -143,6 +143,6 @@ def test_reports_are_flushed_before_anything_may_be_committed() -> None:
         ("processed", 7, 10, order_key(1)),
         "flush",
         Delivered,
-        Committed,
+        LanesCommitted,
         ("committed", {7: 11}),
     ]

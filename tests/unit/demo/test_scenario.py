@@ -10,6 +10,7 @@ from keylane.demo.scenario import (
     DRAIN_TIMEOUT_S,
     JOIN_TIMEOUT_S,
     STOP_TIMEOUT_S,
+    WORKERS,
     Action,
     Cue,
     Facts,
@@ -108,3 +109,17 @@ def test_no_proxy_is_killed_where_there_is_none() -> None:
 def test_clients_take_turns() -> None:
     """Of any three members in a row each uses another library."""
     assert len({client_of(number) for number in (4, 5, 6)}) == 3
+
+
+def test_members_with_workers_have_one_client() -> None:
+    """With `clients` of one name each member is started with it."""
+    settings = replace(SETTINGS, clients=(WORKERS,))
+
+    started = [
+        action.client
+        for beat in plan_beats(settings)
+        for action in beat.actions
+        if isinstance(action, StartMember)
+    ]
+
+    assert started == [WORKERS] * 2
