@@ -59,7 +59,8 @@ if TYPE_CHECKING:
         VersionUnsupported,
     )
     from keylane.client.listener import RebalanceListener
-    from keylane.client.records import Records, headers
+    from keylane.client.raw_headers import headers
+    from keylane.client.records import Records
     from keylane.client.settings import ConsumerSettings
     from keylane.client.values import Committed, ConsumerRecord, TopicPartition
     from keylane.client.workers.errors import HandlerInvalid, ProcessDied, WorkFailed, WorkTimedOut
@@ -140,7 +141,7 @@ _MODULES: Final = {
     "WorkTimedOut": "keylane.client.workers.errors",
     "WorkerSettings": "keylane.client.workers.settings",
     "Workers": "keylane.client.workers.run",
-    "headers": "keylane.client.records",
+    "headers": "keylane.client.raw_headers",
 }
 """Other names are errors of the consumer."""
 _ERRORS: Final = "keylane.client.errors"

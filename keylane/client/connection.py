@@ -12,6 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 from aiokafka.client import AIOKafkaClient
@@ -72,34 +74,49 @@ class _Request:
 
 
 class _Frames(asyncio.BufferedProtocol):
-    """Receives frames, each large one straight into a buffer of its size."""
+    """Receives frames, each large one straight into the bytes that it is given as.
+
+    Records are slices of these. `BytesIO` is what lets bytes be filled: its value is the object
+    that it was made of, if all views of it are released.
+    """
 
     def __init__(self, link: _Link, closed: asyncio.Future[None]) -> None:
         self._link, self._closed = link, closed
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._filled = 0
         """Bytes of the scratch that are received and not taken."""
-        self._frame: memoryview | None = None
-        """A large frame that is received in part."""
+        self._frame = BytesIO()
+        self._room: memoryview | None = None
+        """Of a large frame that is received in part."""
+        self._rest = self._scratch
+        """View of it that was given last."""
         self._received = 0
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return room for what comes next."""
         del sizehint
-        if self._frame is not None:
-            return self._frame[self._received :]
+        if self._room is not None:
+            self._rest = self._room[self._received :]
+            return self._rest
         return self._scratch[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take what was received."""
-        if self._frame is not None:
+        if self._room is not None:
             self._received += nbytes
-            if self._received == len(self._frame):
-                frame, self._frame = self._frame, None
-                self._link.take_frame(frame)
+            if self._received == len(self._room):
+                self._link.take_frame(self._end_frame(self._room))
             return
         self._filled += nbytes
         self._cut()
+
+    def _end_frame(self, room: memoryview) -> memoryview:
+        """Return the large frame, which is received now."""
+        with suppress(BufferError):  # another loop than asyncio's may have them: then it is a copy
+            self._rest.release()
+            room.release()
+        frame, self._frame, self._room = self._frame.getvalue(), BytesIO(), None
+        return memoryview(frame)
 
     def _cut(self) -> None:
         """Take whole frames out of the scratch; make room for one that does not fit."""
@@ -111,14 +128,15 @@ class _Frames(asyncio.BufferedProtocol):
                 return
             start, at = at + REQUEST_SIZE_BYTES, at + REQUEST_SIZE_BYTES + size
             if at <= self._filled:
-                self._link.take_frame(memoryview(bytearray(self._scratch[start:at])))
+                self._link.take_frame(memoryview(bytes(self._scratch[start:at])))
             elif size + REQUEST_SIZE_BYTES <= SCRATCH_BYTES // 2:
                 at = start - REQUEST_SIZE_BYTES  # its rest comes into the scratch
                 break
             else:
                 self._received = self._filled - start
-                self._frame = memoryview(bytearray(size))
-                self._frame[: self._received] = self._scratch[start : self._filled]
+                self._frame = BytesIO(bytes(size))
+                self._room = self._frame.getbuffer()
+                self._room[: self._received] = self._scratch[start : self._filled]
                 self._filled = 0
                 return
         rest = bytes(self._scratch[at : self._filled])

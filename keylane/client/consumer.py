@@ -50,7 +50,7 @@ class Consumer:
         **options: Unpack[ConsumerOptions],
     ) -> None:
         """Raises: ConfigInvalid, naming the option."""
-        self.settings = ConsumerSettings(**options)
+        self.settings: ConsumerSettings = ConsumerSettings(**options)
         self._topics = frozenset(topics)
         self._pattern: str | None = None
         self._assigned: dict[TopicPartition, KeyRanges] = {}

@@ -182,7 +182,7 @@ def _outcome(asked: FetchAsked, answer: FetchAnswer, *, read_committed: bool) ->
 
 
 def read_batches(outcome: FetchOutcome) -> ReadBatches:
-    """Check, decompress and list the batches of an outcome, in memory of their own.
+    """Check, decompress and list the batches of an outcome.
 
     Takes about 0.3 ms per MB, most of it without the GIL.
     """
@@ -190,7 +190,7 @@ def read_batches(outcome: FetchOutcome) -> ReadBatches:
         return ReadBatches(None)
     try:
         fields = read_fetched(
-            bytes(outcome.data),
+            outcome.data,
             from_offset=outcome.asked.offset,
             aborted=outcome.aborted,
             plain_bytes_max=PLAIN_BYTES_MAX,

@@ -56,7 +56,7 @@ class FetchedRecords:
     next_offset: int
     """Offset after the last batch of the run."""
     plain_bytes: int
-    """Bytes of the buffers."""
+    """Bytes of the buffers, and of the answer that the batches came in."""
     error: BatchCorrupt | None
     """Error that ended the run early, if a bad batch follows it."""
 
@@ -89,7 +89,7 @@ class FetchedRecords:
 
 
 def read_fetched(
-    data: bytes,
+    data: bytes | memoryview,
     *,
     from_offset: int,
     aborted: Sequence[tuple[int, int]] = (),
@@ -101,6 +101,7 @@ def read_fetched(
     The first batch is taken however large, up to `batch_bytes_max`. Control batches have no record
     here, and with `aborted` (producer id, first offset) those of aborted transactions have none.
     None: no whole batch is there.
+    A view of `bytes` is read where it is, and they are kept, unless most of them are not its own.
     Cost: one pass for CRC and walk, without the GIL; no copy of plain batches.
 
     Raises:
@@ -108,14 +109,15 @@ def read_fetched(
         BatchCorrupt: the first batch is bad. Either names the position of the batch.
     """
     assert batch_bytes_max < 2**31, "places are int32"
+    buffer, start = _buffer_of(data)
     source = read_source(data, plain_bytes_max, batch_bytes_max)
     if source is None:
         return None
     by_offset = sorted(aborted, key=lambda each: each[1])
     pairs = np.array(by_offset, np.int64).reshape(len(by_offset), 2)
     with python_arithmetic():
-        longs, places, ends = _list(source, from_offset, pairs)
-    pieces = _pieces(source, data, ends)
+        longs, places, ends = _list(source, from_offset, pairs, source.address - start)
+    pieces = _pieces(source, buffer, ends)
     rows = source.rows
     return FetchedRecords(
         longs=longs,
@@ -124,7 +126,7 @@ def read_fetched(
         epochs=source.epochs(),
         base_offset=int(rows[0, s.BASE_OFFSET]),
         next_offset=int(rows[-1, s.LAST_OFFSET]) + 1,
-        plain_bytes=len(data) + sum(len(p.buffer) for p in pieces if p.buffer is not data),
+        plain_bytes=len(buffer) + sum(len(p.buffer) for p in pieces if p.buffer is not buffer),
         error=source.error,
     )
 
@@ -142,10 +144,27 @@ def offset_behind(data: memoryview) -> int | None:
     return int(base[0]) + int(delta[0]) + 1
 
 
+def _buffer_of(data: bytes | memoryview) -> tuple[bytes, int]:
+    """Return bytes that have the data, and the position of the data in them.
+
+    Fields are slices of them. A view's own bytes are taken if they are less than twice the data:
+    a small partition's records are not to keep a large answer.
+    """
+    if isinstance(data, bytes):
+        return data, 0
+    owner = data.obj
+    if not isinstance(owner, bytes) or len(owner) >= 2 * len(data):
+        return bytes(data), 0
+    return owner, address_of(as_bytes_array(data)) - address_of(as_bytes_array(owner))
+
+
 def _list(
-    source: SourceBatches, from_offset: int, aborted: Int64Array
+    source: SourceBatches, from_offset: int, aborted: Int64Array, base: int
 ) -> tuple[Int64Array, Int32Array, Int64Array]:
-    """Return the columns and the ends. Raises: BatchCorrupt, the first batch is bad."""
+    """Return the columns and the ends; base: what places of plain batches count from.
+
+    Raises: BatchCorrupt, the first batch is bad.
+    """
     rows = source.rows
     is_data = rows[:, s.ATTRIBUTES] & CONTROL_BIT == 0
     capacity = int(rows[is_data, s.RECORD_COUNT_COLUMN].sum())
@@ -153,7 +172,7 @@ def _list(
     places = np.empty((s.FIELD_PLACE_ROWS, capacity), np.int32)
     ends = np.zeros(len(rows), np.int64)
     is_plain = rows[:, s.ATTRIBUTES] & CODEC_MASK == 0
-    bases = np.where(is_plain, source.address, rows[:, s.PAYLOAD])
+    bases = np.where(is_plain, base, rows[:, s.PAYLOAD])
     active = np.zeros(len(aborted), np.int64)
     list_fields(rows, bases, from_offset, aborted, active, longs, places, ends, source.progress)
     count = int(source.progress[s.DONE_RECORDS])
@@ -164,7 +183,7 @@ def _list(
     return longs, places, ends[: source.batch_count]
 
 
-def _pieces(source: SourceBatches, data: bytes, ends: Int64Array) -> tuple[Piece, ...]:
+def _pieces(source: SourceBatches, buffer: bytes, ends: Int64Array) -> tuple[Piece, ...]:
     """Return the buffers with the records of each; runs of plain batches are one piece."""
     compressed = np.flatnonzero(source.rows[:, s.ATTRIBUTES] & CODEC_MASK).tolist()
     pieces: list[Piece] = []
@@ -172,7 +191,7 @@ def _pieces(source: SourceBatches, data: bytes, ends: Int64Array) -> tuple[Piece
     for number, batch in enumerate(compressed):
         start = int(ends[batch - 1]) if batch else 0
         if start > before:
-            pieces.append(Piece(data, start))
+            pieces.append(Piece(buffer, start))
         before = int(ends[batch])
         if before > start:
             payload = source.payloads[number]
@@ -180,5 +199,5 @@ def _pieces(source: SourceBatches, data: bytes, ends: Int64Array) -> tuple[Piece
             pieces.append(Piece(plain if isinstance(plain, bytes) else payload.tobytes(), before))
     count = int(ends[-1])
     if count > before:
-        pieces.append(Piece(data, count))
+        pieces.append(Piece(buffer, count))
     return tuple(pieces)

@@ -13,20 +13,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from keylane.keyrange.hash import XXH64, KeyHash
 from keylane.keyrange.space import HASH_MAX, KeyRange, split_even
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+# NumPy is loaded with the first split: a program that imports keylane may make none.
 
 NO_OUTPUT: Final = -1
 """The output of an interval whose records are dropped."""
 OUTPUT_COUNT_MAX: Final = 2**15 - 1
 """The kernel keeps an int16 per record."""
-NO_OUTPUTS: Final = np.empty(0, np.int16)
-NO_OUTPUTS.flags.writeable = False
 
 
 @dataclass(frozen=True, slots=True, eq=False, init=False)
@@ -72,12 +73,7 @@ class KeySplit:
             count = len(used)
         if count > OUTPUT_COUNT_MAX:
             raise ValueError(f"{count} outputs, at most {OUTPUT_COUNT_MAX}")
-        limits = np.array(bounds[1:], np.uint64)
-        limits.flags.writeable = False
-        output_of = NO_OUTPUTS
-        if outputs is not None:
-            output_of = np.array(outputs, np.int16)
-            output_of.flags.writeable = False
+        limits, output_of = _as_arrays(bounds[1:], outputs or ())
         for name, value in (
             ("lows", array("q", bounds[:-1])),
             ("outputs", outputs),
@@ -96,6 +92,8 @@ class KeySplit:
 
     def has_cuts(self, hashes: Sequence[int]) -> bool:
         """Return whether it is cut at all of these."""
+        import numpy as np  # noqa: PLC0415
+
         return bool(np.isin(np.array(hashes, np.uint64), self.limits[:-1]).all())
 
     def output_at(self, point: int) -> int:
@@ -126,6 +124,18 @@ class KeySplit:
             raise ValueError(f"no interval {interval} of {count}")
         hi = self.lows[interval + 1] - 1 if interval + 1 < count else HASH_MAX
         return KeyRange(self.lows[interval], hi)
+
+
+def _as_arrays(
+    limits: Sequence[int], outputs: Sequence[int]
+) -> tuple[NDArray[np.uint64], NDArray[np.int16]]:
+    """Return arrays that nothing can change."""
+    import numpy as np  # noqa: PLC0415
+
+    found = np.array(limits, np.uint64), np.array(outputs, np.int16)
+    for array_ in found:
+        array_.flags.writeable = False
+    return found
 
 
 class PartitionSplit(NamedTuple):

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from keylane.client import Consumer, TopicPartition
 from keylane.client import errors as e
-from keylane.client.records import headers
+from keylane.client.raw_headers import headers
 from keylane.client.values import ConsumerRecord
 from keylane.embedded import EmbeddedKafka
 from tests.integration.conftest import KeylaneFactory, TopicFactory

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from keylane.client.records import RecordList, raw_pairs
+from keylane.client.raw_headers import raw_pairs
+from keylane.client.records import RecordList
 from keylane.client.values import TopicPartition
 from keylane.errors import BatchCorrupt
 from keylane.kernel.fetched import read_fetched
@@ -57,8 +58,12 @@ def assert_same(
         refused = True
     else:
         refused = False
+    # As an answer has them: between other fields, or a small part of all.
+    before, behind = 7 * (len(buffer) % 2), (0, 9, len(buffer))[len(buffer) // 2 % 3]
+    held = memoryview(b"\xff" * before + buffer + buffer[:behind])
+    data = held[before : before + len(buffer)]
     try:
-        found = read_fetched(buffer, from_offset=from_offset, aborted=aborted, **bounds)
+        found = read_fetched(data, from_offset=from_offset, aborted=aborted, **bounds)
     except BatchCorrupt:
         assert refused
         return
@@ -80,6 +85,9 @@ def assert_same(
         )
         for each in records
     ] == expected
+    first, stop = len(found) // 3, len(found) - len(found) // 4
+    part = RecordList(PART, found, first, stop)
+    assert list(part) == [part[index] for index in range(len(part))] == list(records)[first:stop]
     assert records.offsets.tolist() == [each[0] for each in expected]
     assert found.next_offset == run.batches[-1].last + 1
     assert found.base_offset == run.batches[0].base

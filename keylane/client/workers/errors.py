@@ -20,8 +20,10 @@ class WorkFailed(KeylaneError):
 
     def __init__(self, record: ConsumerRecord, attempts: int) -> None:
         super().__init__(f"the work has failed attempts={attempts} {place_of(record)}")
-        self.topic, self.partition, self.offset = record.topic, record.partition, record.offset
-        self.attempts = attempts
+        self.topic: str = record.topic
+        self.partition: int = record.partition
+        self.offset: int = record.offset
+        self.attempts: int = attempts
 
 
 class WorkTimedOut(KeylaneError):
@@ -40,7 +42,7 @@ class ProcessDied(KeylaneError):
 
     def __init__(self, record: ConsumerRecord, exit_code: int | None) -> None:
         super().__init__(f"the process has died exit_code={exit_code} {place_of(record)}")
-        self.exit_code = exit_code
+        self.exit_code: int | None = exit_code
 
 
 class HandlerInvalid(KeylaneError):

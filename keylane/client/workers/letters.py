@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from keylane.client.raw_headers import Headers, read_headers
 from keylane.client.values import ConsumerRecord
-from keylane.client.workers.raw_headers import Headers, read_headers
 from keylane.errors import ConfigInvalid
 
 HEADER: Final = "__dlq.errors."

@@ -67,7 +67,7 @@ class Workers:
         self._executor = make_executor(
             handle, settings.executor, settings.concurrency, settings.timeout_s
         )
-        self.tallies = Tallies()
+        self.tallies: Tallies = Tallies()
         self._queues = WorkQueues(settings.order)
         self._queued_max = settings.queued_max(self._executor.concurrency)
         self._ledger = self._make_ledger()

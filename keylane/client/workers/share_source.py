@@ -19,8 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Self
 
+from keylane.client.raw_headers import write_headers
 from keylane.client.values import NO_TIMESTAMP, ConsumerRecord, TopicPartition
-from keylane.client.workers.raw_headers import write_headers
 from keylane.client.workers.source import PlainSettings
 from keylane.errors import ConfigInvalid
 from keylane.tasks import spawn
@@ -72,7 +72,7 @@ class ShareSource:
         self._config = {**config, MODE: "explicit"}
         self._topics = list(topics)
         interval_ms = int(config.get("max.poll.interval.ms", MAX_POLL_INTERVAL_MS))
-        self.settings = PlainSettings(config.get("group.id"), interval_ms)
+        self.settings: PlainSettings = PlainSettings(config.get("group.id"), interval_ms)
         self._over: Outcome = "REJECT" if when_over == "reject" else "RELEASE"
         self._thread = ThreadPoolExecutor(1, "keylane-share")  # the client is for one thread
         self._open: set[tuple[str, int, int]] = set()
@@ -80,7 +80,7 @@ class ShareSource:
         self._none_open = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
         self._error: Exception | None = None
-        self.refused_count = 0
+        self.refused_count: int = 0
         """Outcomes that came after their lock had ended, or could not be written."""
 
     async def __aenter__(self) -> Self:

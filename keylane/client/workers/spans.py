@@ -9,9 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from keylane.client.raw_headers import read_headers
 from keylane.client.values import ConsumerRecord
 from keylane.client.workers.executors import Attempt
-from keylane.client.workers.raw_headers import read_headers
 
 
 def with_spans(call: Attempt, group: str | None) -> Attempt:

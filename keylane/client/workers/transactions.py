@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Any, Final, NamedTuple, Protocol
 
+from keylane.client.raw_headers import Headers
 from keylane.client.values import ConsumerRecord, TopicPartition
-from keylane.client.workers.raw_headers import Headers
 from keylane.client.workers.tallies import Tallies
 
 log = logging.getLogger("keylane.workers")

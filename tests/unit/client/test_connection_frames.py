@@ -23,10 +23,12 @@ class Link:
 
     def __init__(self) -> None:
         self.frames: list[bytes] = []
+        self.objects: list[object] = []
         self.closed: list[Any] = []
 
     def take_frame(self, frame: memoryview) -> None:
         self.frames.append(bytes(frame))
+        self.objects.append(frame.obj)
 
     def close(self, reason: object, exc: object = None) -> None:
         self.closed.append(reason)
@@ -56,6 +58,41 @@ def test_every_frame_comes_whole_and_in_order(sizes: list[int], chunk: int) -> N
 
     assert link.frames == sent
     assert not link.closed
+
+
+def test_a_large_frame_is_received_into_the_bytes_that_it_is() -> None:
+    """Records are slices of them: neither bytes from elsewhere nor a copy is made."""
+    link = Link()
+    loop = asyncio.new_event_loop()
+    frames = _Frames(link, loop.create_future())  # type: ignore[arg-type]
+    loop.close()
+    size = 3 * SCRATCH_BYTES
+    receive(frames, size.to_bytes(4, "big") + b"a" * (size - 1), 1 << 20)
+    filled = frames._frame
+
+    with memoryview(b"a") as last:
+        frames.get_buffer(-1)[:1] = last
+        frames.buffer_updated(1)
+
+    (data,) = link.objects
+    assert isinstance(data, bytes)
+    assert filled.getvalue() is data
+
+
+def test_a_view_that_is_held_on_to_costs_a_copy() -> None:
+    """Loops other than asyncio's may keep one while they say what was received."""
+    link = Link()
+    loop = asyncio.new_event_loop()
+    frames = _Frames(link, loop.create_future())  # type: ignore[arg-type]
+    loop.close()
+    size = 3 * SCRATCH_BYTES
+    receive(frames, size.to_bytes(4, "big") + b"a" * (size - 1), 1 << 20)
+
+    with memoryview(frames.get_buffer(-1)) as held:
+        held[:1] = b"b"
+        frames.buffer_updated(1)
+
+    assert link.frames == [b"a" * (size - 1) + b"b"]
 
 
 def test_a_size_that_none_can_have_closes_the_connection() -> None:

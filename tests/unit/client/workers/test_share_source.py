@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from keylane.client.raw_headers import read_headers
 from keylane.client.values import NO_TIMESTAMP, ConsumerRecord, TopicPartition
 from keylane.client.workers import Retry, Workers
-from keylane.client.workers.raw_headers import read_headers
 from keylane.client.workers.share_source import ShareSource
 from keylane.errors import ConfigInvalid
 from keylane.tasks import spawn

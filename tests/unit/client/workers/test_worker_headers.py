@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylane.client.raw_headers import read_headers, write_headers
 from keylane.client.workers.letters import DeadLetters, letter_headers
-from keylane.client.workers.raw_headers import read_headers, write_headers
 from keylane.errors import ConfigInvalid
 from tests.reference.worker_source import P0, make_record
 

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from keylane.client.raw_headers import write_headers
 from keylane.client.values import ConsumerRecord
 from keylane.client.workers import Workers
 from keylane.client.workers.progress_line import ProgressLine, format_line
-from keylane.client.workers.raw_headers import write_headers
 from keylane.client.workers.signals import stop_signals
 from keylane.client.workers.spans import with_spans
 from keylane.client.workers.tallies import WORK_BUCKETS_S, Tallies
