@@ -62,8 +62,11 @@ class Consumer:
     async def start(self) -> None:
         """Connect, and join the group if topics are subscribed to.
 
-        Raises: ClusterUnreachable, KeyRangesUnsupported, TopicUnknown without a group.
+        Raises: ClusterUnreachable, KeyRangesUnsupported, TopicUnknown without a group, ConfigInvalid
+        when it is started already.
         """
+        if self._session is not None:
+            raise ConfigInvalid("the consumer is started already")
         # Connections, codecs and kernels are loaded with the first consumer.
         from keylane.client.cluster import ClusterClient  # noqa: PLC0415
         from keylane.client.session import ConsumerSession  # noqa: PLC0415
@@ -84,9 +87,12 @@ class Consumer:
 
     async def stop(self) -> None:
         """Commit what is done (with `enable_auto_commit`), leave the group, close connections."""
+        await self._end(finishes_given=True)
+
+    async def _end(self, *, finishes_given: bool) -> None:
         session, self._session = self._session, None
         if session is not None:
-            await session.close()
+            await session.close(finishes_given=finishes_given)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -98,7 +104,8 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.stop()
+        # After an error what the last poll gave may not be done.
+        await self._end(finishes_given=error is None)
 
     def _make_group(
         self,

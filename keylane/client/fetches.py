@@ -129,7 +129,6 @@ def plan_fetch(
         max_bytes=min(max_bytes, settings.fetch_max_bytes),
         isolation_level=settings.isolation,
         topics=tuple(topics),
-        rack_id=settings.client_rack,
     )
     return FetchCall(version, write_fetch_request(request), asked)
 

@@ -75,12 +75,15 @@ class ConsumerSession:
         self.positions.start()
         self.committer.start()
 
-    async def close(self) -> None:
-        """Commit what is done, leave the group, close all connections."""
+    async def close(self, *, finishes_given: bool) -> None:
+        """Commit what is done, leave the group, close all connections.
+
+        finishes_given: records that the last poll gave are done, where none are marked.
+        """
         try:
             await self.committer.close()
             if self.settings.enable_auto_commit and self.settings.group_id is not None:
-                if not self.uses_marks:
+                if finishes_given and not self.uses_marks:
                     self.finish_given()
                 await self._commit_quietly(list(self.fetcher.readings.values()))
             if self.group is not None:

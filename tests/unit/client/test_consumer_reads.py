@@ -166,6 +166,19 @@ async def test_what_the_last_poll_gave_is_committed_on_the_timer(stage: StageFac
     assert [entry.committed_offset for _, entry in cluster.commits] == [8]
 
 
+async def test_an_error_leaves_what_the_last_poll_gave_undone(stage: StageFactory) -> None:
+    """The record that failed comes again; what polls before it gave is committed."""
+    cluster = FakeCluster()
+    cluster.append(PART, batch(0, 10))
+    here = await stage(cluster, assign=[PART], group_id="g", auto_commit_interval_ms=3_600_000)
+    await here.consumer.getmany(timeout_ms=5_000, max_records=4)
+    await here.consumer.getmany(timeout_ms=5_000, max_records=4)
+
+    await here.consumer.__aexit__(RuntimeError, RuntimeError("of the work"), None)
+
+    assert [entry.committed_offset for _, entry in cluster.commits] == [4]
+
+
 async def test_many_ranges_do_not_wait_for_the_timer(stage: StageFactory) -> None:
     """More than `max_num_ranges_to_commit` have gathered."""
     cluster = FakeCluster(has_ranges=True)
