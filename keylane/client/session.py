@@ -69,7 +69,7 @@ class ConsumerSession:
             await self.cluster.start()
             await asyncio.to_thread(library.load)
         except BaseException:
-            await self.close()
+            await self.close(finishes_given=False)
             raise
         self.fetcher.start()
         self.positions.start()
