@@ -14,9 +14,10 @@ from keylane.client.fetcher import Fetcher
 from keylane.client.metrics import Metrics
 from keylane.client.offset_calls import CommitMember
 from keylane.client.reading import Reading
-from keylane.client.revocation import Revocations
+from keylane.client.revocation import Revocations, by_ranges
 from keylane.client.values import TopicPartition
 from keylane.errors import KeylaneError
+from keylane.keyrange.space import WHOLE
 from keylane.wire.extensions import LaneRange
 
 LaneRanges = dict[TopicPartition, LaneRange | None]
@@ -80,21 +81,12 @@ class Assignments:
         """Parts that were lost since the poll began, with their meaning."""
         self._new: LaneRanges = {}
         self._lost: LaneRanges = {}
+        self._parts_since_s: float | None = None
 
     # -- what the membership calls --------------------------------------------------------
 
     def on_assigned(self, parts: Mapping[TopicPartition, LaneRange | None]) -> None:
         """Begin to read these."""
-        has_ranges = any(lane is not None for lane in parts.values())
-        if has_ranges and not self._allow_ranges:
-            names = sorted({part.topic for part in parts})
-            self.on_group_error(
-                e.RangeFetchNotAccepted(
-                    f"topics {', '.join(names)}: the group assigns ranges of keys, and "
-                    "allow_individual_commit is False"
-                )
-            )
-            return
         for part, lane in parts.items():
             self.gone.discard(part)
             self.lanes[part] = self._new[part] = lane
@@ -139,9 +131,37 @@ class Assignments:
     def _is_known(self, part: TopicPartition) -> bool:
         """Return whether it is known what a part stands for: its offsets were asked for."""
         reading = self._fetcher.readings.get(part)
-        if self._new[part] is not None or reading is None:
+        if reading is None:
             return True
-        return reading.progress is not None or reading.error is not None
+        if self._new[part] is None and reading.progress is None and reading.error is None:
+            return False
+        return self._allow_ranges or part not in self._parts_of_partitions()
+
+    def _parts_of_partitions(self) -> set[TopicPartition]:
+        """Return lanes whose partition is not whole here: others of it are with other members."""
+        ranges = by_ranges(self.lanes, self.lanes)
+        return {
+            part
+            for part, lane in self.lanes.items()
+            if lane is not None
+            and ranges[TopicPartition(part.topic, lane.partition)] not in ((), WHOLE)
+        }
+
+    def refuse_parts(self, now_s: float, wait_s: float) -> None:
+        """Have the poll raise where a consumer that takes no parts has some for so long.
+
+        They come one by one where a partition goes from members that shared it to this one.
+        """
+        parts = set() if self._allow_ranges else self._parts_of_partitions()
+        if not parts:
+            self._parts_since_s = None
+            return
+        if self._parts_since_s is None:
+            self._parts_since_s = now_s
+        if now_s - self._parts_since_s > wait_s:
+            names = ", ".join(sorted({part.topic for part in parts}))
+            text = "the group assigns ranges of keys, and allow_individual_commit is False"
+            self.on_group_error(e.RangeFetchNotAccepted(f"topics {names}: {text}"))
 
     def note_lanes(self, lanes: Mapping[TopicPartition, LaneRange]) -> None:
         """Take what lane indexes stand for, where the group's coordinator did not say it."""

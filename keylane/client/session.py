@@ -296,6 +296,8 @@ class ConsumerSession:
         if self._given and not self.uses_marks and self.settings.enable_auto_commit:
             self.finish_given()
             self.committer.note_done()
+        if not self.settings.allow_individual_commit:
+            self.assignments.refuse_parts(self._now_s(), self.settings.max_poll_interval_ms / 1000)
         complete = self.assignments.begin_poll()
         if complete:
             await self._complete(complete)

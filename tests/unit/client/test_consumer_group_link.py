@@ -188,14 +188,28 @@ async def test_lanes_are_shown_as_ranges_of_the_brokers_partitions(stage: StageF
 
 
 async def test_a_consumer_may_refuse_ranges_of_keys(stage: StageFactory) -> None:
-    """`allow_individual_commit` False, and the group assigns them all the same (draft 90)."""
+    """`allow_individual_commit` False: a part of a partition is not read, and an error in the end."""
+    here = await stage(
+        log(), "t", group_id="g", allow_individual_commit=False, max_poll_interval_ms=20
+    )
+
+    here.group.assign({A: LaneRange(0, LOW)})
+    assert (await here.consumer.getmany(timeout_ms=100)).count == 0
+
+    with pytest.raises(e.RangeFetchNotAccepted, match="topics t: the group assigns ranges"):
+        await here.consumer.getmany(timeout_ms=5_000)
+
+
+async def test_lanes_that_are_a_whole_partition_are_no_ranges(stage: StageFactory) -> None:
+    """They come one by one from members that shared it, and are read once all are there."""
     here = await stage(log(), "t", group_id="g", allow_individual_commit=False)
 
     here.group.assign({A: LaneRange(0, LOW)})
+    assert (await here.consumer.getmany(timeout_ms=100)).count == 0
+    here.group.assign({C: LaneRange(0, HIGH)})
 
-    with pytest.raises(e.RangeFetchNotAccepted):
-        await here.consumer.getmany(timeout_ms=5_000)
-    assert here.consumer.assignment() == frozenset()
+    await poll_until(here, A, C)
+    assert here.consumer.key_ranges() == {A: (KeyRange(0, HASH_MAX),)}
 
 
 async def test_a_commit_joins_again_where_the_group_asks_for_that(stage: StageFactory) -> None:

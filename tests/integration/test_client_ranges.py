@@ -1,0 +1,192 @@
+"""Offset ranges and key ranges by the Python consumer, through a real keylane."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any
+
+import pytest
+
+from keylane.client import (
+    Consumer,
+    ConsumerRecord,
+    IndividualCommitNotAllowed,
+    KeyRange,
+    RangeFetchNotAllowed,
+    TopicPartition,
+)
+from keylane.keyrange.hash import key_hash
+from keylane.keyrange.space import HASH_MAX
+from tests.integration.harness import produce
+from tests.integration.keylane_process import PATIENCE
+from tests.integration.range_wire import RangeWire, Standing
+from tests.integration.test_group_handover import stable_offsets
+
+LOWER, UPPER = KeyRange(0, HASH_MAX // 2), KeyRange(HASH_MAX // 2 + 1, HASH_MAX)
+KEYS = [f"key-{number}" for number in range(20)]
+WAIT_S = 20.0 * PATIENCE
+
+
+@pytest.fixture
+def group() -> str:
+    return f"client-{uuid.uuid4()}"
+
+
+def options(bootstrap: str, group: str, **more: Any) -> dict[str, Any]:
+    """Options of a consumer that commits only by call."""
+    return {
+        "bootstrap_servers": bootstrap,
+        "group_id": group,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        **more,
+    }
+
+
+async def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
+    """So many records, and no more that are waiting."""
+    found: list[ConsumerRecord] = []
+    async with asyncio.timeout(WAIT_S):
+        while len(found) < count:
+            found += (await consumer.getmany(timeout_ms=500)).all()
+    return found + list((await consumer.getmany(timeout_ms=200)).all())
+
+
+def filled(kafka: str, topic: Any, count: int = 100) -> str:
+    """A topic of one partition and so many records."""
+    name: str = topic("orders", partitions=1)
+    produce(kafka, name, KEYS, count // len(KEYS))
+    return name
+
+
+async def test_records_that_are_committed_do_not_come_again(kafka, keylane, topic, group) -> None:
+    """S=40 with [43-45] and [48-49] of 51 offsets: 41, 42, 46, 47 and 50 come, and are committed."""
+    name: str = topic("plain", partitions=1)
+    produce(kafka, name, [f"key-{number}" for number in range(51)], 1)
+    proxy = keylane()
+    with RangeWire(proxy.bootstrap) as wire:
+        assert wire.commit(group, name, 0, offset=41, key_ranges=()).code == 0
+        assert wire.commit(group, name, 0, [(43, 45), (48, 49)]).stable_offset == 40
+
+        async with Consumer(name, **options(proxy.bootstrap, group)) as consumer:
+            records = await read(consumer, 5)
+            assert [record.offset for record in records] == [41, 42, 46, 47, 50]
+            consumer.mark_done(*records)
+            await consumer.commit()
+
+        assert wire.standing(group, name, 0) == Standing(51, (), 50)
+    assert stable_offsets(kafka, group, name, 1) == [51]
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+async def test_a_lane_goes_on_behind_what_is_done_of_it(
+    kafka, keylane, topic, group, protocol
+) -> None:
+    """Every third record is done by the first member; the second one gets the others only."""
+    name = filled(kafka, topic)
+    proxy = keylane(f"{name}=4")
+    async with Consumer(
+        name, **options(proxy.bootstrap, group, group_protocol=protocol)
+    ) as consumer:
+        records = await read(consumer, 100)
+        done = records[::3]
+        await consumer.commit(done)
+        assert consumer.key_ranges() == {TopicPartition(name, 0): (KeyRange(0, HASH_MAX),)}
+    async with Consumer(
+        name, **options(proxy.bootstrap, group, group_protocol=protocol)
+    ) as consumer:
+        rest = await read(consumer, 100 - len(done))
+        assert {r.offset for r in rest} == set(range(100)) - {r.offset for r in done}
+        assert len(rest) == 100 - len(done)
+        await consumer.commit(rest)
+    assert stable_offsets(kafka, group, name, 1) == [100]
+
+
+@pytest.mark.parametrize("has_lanes", [False, True])
+async def test_two_consumers_share_a_partition_without_a_group(
+    kafka, keylane, topic, group, *, has_lanes
+) -> None:
+    """Half of the keys each: disjoint, complete, and committed up to the log's end."""
+    name = filled(kafka, topic)
+    accepted = f"accept_range_fetch=[{name}]"
+    proxy = keylane(*([f"{name}=4"] if has_lanes else []), args=["--set", accepted])
+    part = TopicPartition(name, 0)
+    seen: dict[KeyRange, list[ConsumerRecord]] = {}
+    for half in (LOWER, UPPER):
+        expected = [key for key in KEYS if half.contains(key_hash(key.encode()))]
+        consumer = Consumer(**options(proxy.bootstrap, group))
+        consumer.assign({part: [half]})
+        async with consumer:
+            seen[half] = await read(consumer, 5 * len(expected))
+            assert {(r.key or b"").decode() for r in seen[half]} == set(expected)
+            assert await consumer.position(part) == 100
+            assert await consumer.end_offsets([part]) == {part: 100}
+            assert await consumer.beginning_offsets([part]) == {part: 0}
+            await consumer.commit(seen[half])
+            committed = await consumer.committed(part)
+            assert committed is not None and committed.offset == 100
+    offsets = [record.offset for half in seen.values() for record in half]
+    assert sorted(offsets) == list(range(100))
+    assert stable_offsets(kafka, group, name, 1) == [100]
+
+
+async def test_two_key_ranges_of_a_partition_are_read_at_once(kafka, keylane, topic, group) -> None:
+    """The first and the third quarter: their keys, and no others."""
+    name = filled(kafka, topic)
+    proxy = keylane(args=["--set", f"accept_range_fetch=[{name}]"])
+    quarter = HASH_MAX // 4
+    parts = [KeyRange(0, quarter), KeyRange(2 * quarter, 3 * quarter)]
+    expected = {k for k in KEYS if any(part.contains(key_hash(k.encode())) for part in parts)}
+    consumer = Consumer(**options(proxy.bootstrap, group))
+    consumer.assign({TopicPartition(name, 0): parts})
+    async with consumer:
+        records = await read(consumer, 5 * len(expected))
+    assert {(record.key or b"").decode() for record in records} == expected
+    assert len(records) == 5 * len(expected)
+
+
+async def test_a_commit_that_is_not_allowed_is_not_repeated(kafka, keylane, topic, group) -> None:
+    """The operator's switch is off: the error comes at once, by its own class."""
+    name = filled(kafka, topic)
+    proxy = keylane(args=["--set", "accept_individual_commit=false"])
+    async with Consumer(name, **options(proxy.bootstrap, group)) as consumer:
+        records = await read(consumer, 100)
+        with pytest.raises(IndividualCommitNotAllowed):
+            await consumer.commit(records)
+        assert consumer.metrics()["commit_failures"] == 0, "it was sent once"
+
+
+async def test_a_topic_that_may_not_be_shared_ends_the_read(kafka, keylane, topic, group) -> None:
+    """Ranges of keys are not accepted by default: the next poll says so."""
+    name = filled(kafka, topic)
+    proxy = keylane()
+    consumer = Consumer(**options(proxy.bootstrap, group))
+    consumer.assign({TopicPartition(name, 0): [LOWER]})
+    async with consumer:
+        with pytest.raises(RangeFetchNotAllowed, match=name):
+            await consumer.getmany(timeout_ms=1000 * WAIT_S)
+
+
+async def test_a_member_that_shares_nothing_gets_whole_partitions(
+    kafka, keylane, topic, group
+) -> None:
+    """Two partitions of four lanes: one member takes parts, and the other one all of a partition."""
+    name: str = topic("orders", partitions=2)
+    produce(kafka, name, KEYS, 5)
+    proxy = keylane(f"{name}=4")
+    whole = (KeyRange(0, HASH_MAX),)
+    async with (
+        Consumer(name, **options(proxy.bootstrap, group, allow_individual_commit=False)) as loner,
+        Consumer(name, **options(proxy.bootstrap, group)) as sharer,
+    ):
+        seen: dict[str, set[int]] = {"loner": set(), "sharer": set()}
+        async with asyncio.timeout(WAIT_S):
+            while not (loner.assignment() and sharer.assignment()) or (
+                len(loner.assignment()) + len(sharer.assignment()) < 8
+            ):
+                for label, consumer in (("loner", loner), ("sharer", sharer)):
+                    records = await consumer.getmany(timeout_ms=100)
+                    seen[label] |= {record.partition for record in records.all()}
+        assert set(loner.key_ranges().values()) == {whole}
+        assert set(sharer.key_ranges().values()) == {whole}
