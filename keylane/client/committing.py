@@ -37,8 +37,11 @@ class Owner(Protocol):
     async def rejoin(self) -> None:
         """Join the group anew, after an error that a commit met."""
 
-    async def give_way(self) -> None:
-        """Lose all, and join the group anew: too much is done behind a record that is not."""
+    async def give_way(self) -> bool:
+        """Lose all, and join the group anew: too much is done behind a record that is not.
+
+        False: it is in no group.
+        """
 
 
 class Committer:
@@ -183,7 +186,9 @@ class Committer:
                     "remedy=finish slow records, or raise individual_commits_max",
                     member.group_id,
                 )
-                await self._owner.give_way()
+                if not await self._owner.give_way() and problem is not None:
+                    raise problem
+                raise e.PartitionLost("the group had no room for what was done: it is read again")
             await asyncio.sleep(self._settings.retry_backoff_s)
 
     def _take(self, entry: CommitEntry, outcome: CommitReply, member: CommitMember) -> bool:

@@ -200,10 +200,12 @@ class ConsumerSession:
         if self.group is not None:
             await self.group.rejoin()
 
-    async def give_way(self) -> None:
-        """Lose all, and join the group anew: other members may go on instead."""
-        if self.group is not None:
-            await self.group.give_way()
+    async def give_way(self) -> bool:
+        """Lose all, and join the group anew: other members may go on instead. False: no group."""
+        if self.group is None:
+            return False
+        await self.group.give_way()
+        return True
 
     def entries(
         self, what: Mapping[TopicPartition, int | Sequence[tuple[int, int]]]
