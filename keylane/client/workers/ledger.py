@@ -45,7 +45,9 @@ class Marks:
     partitions. Those of a share group go at once, since the next record of a key waits for them.
     """
 
-    def __init__(self, source: Source, tallies: Tallies) -> None:
+    def __init__(self, source: Source, tallies: Tallies, *, is_prompt: bool = False) -> None:
+        """is_prompt: each mark asks for a commit."""
+        self._is_prompt = is_prompt
         self._source, self._tallies = source, tallies
         self._marks: list[ConsumerRecord] = []
         self._marks_max = 1 if isinstance(source, TakesOutcomes) else MARKS_MAX
@@ -57,6 +59,8 @@ class Marks:
     def done(self, record: ConsumerRecord, result: Any) -> None:  # noqa: ARG002 - exactly-once's
         """Mark a record, with those before it."""
         self._marks.append(record)
+        if self._is_prompt:
+            self.commit_wanted.set()
         if len(self._marks) >= self._marks_max:
             self.flush()
 

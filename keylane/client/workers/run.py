@@ -163,7 +163,8 @@ class Workers:
         )
 
     def _make_ledger(self) -> DoneLedger:
-        return Marks(self._source, self.tallies)
+        is_prompt = self._settings.commit_interval_s == 0
+        return Marks(self._source, self.tallies, is_prompt=is_prompt)
 
     def _fail(self, error: BaseException) -> None:
         """Keep the first error, and stop: nothing further begins, not even behind the record."""
@@ -416,7 +417,7 @@ class Workers:
     async def _commit_again(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._settings.commit_interval_s):
+                async with asyncio.timeout(self._settings.commit_interval_s or None):
                     await self._ledger.commit_wanted.wait()
             except TimeoutError:
                 pass  # it is time

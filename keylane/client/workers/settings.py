@@ -62,7 +62,8 @@ class WorkerSettings:
     max_queued_bytes: int = 64 * MIB
     """Of records that wait or are at work; a poll may exceed it by what it brings."""
     commit_interval_s: float = 1.0
-    """A crash repeats up to this much of finished work."""
+    """A crash repeats up to this much of finished work. 0: the next commit begins as soon as the
+    one before is answered, so a crash repeats what was at work, and what ended meanwhile."""
     drain_timeout_s: float | None = None
     """Time that work of a revoked partition has to end. None: until the group takes it away."""
     shutdown_timeout_s: float = 30.0
@@ -84,7 +85,7 @@ class WorkerSettings:
             ("timeout_s", self.timeout_s is None or self.timeout_s > 0),
             ("max_queued", self.max_queued is None or self.max_queued >= 1),
             ("max_queued_bytes", self.max_queued_bytes >= 1),
-            ("commit_interval_s", self.commit_interval_s > 0),
+            ("commit_interval_s", self.commit_interval_s >= 0),
             ("drain_timeout_s", self.drain_timeout_s is None or self.drain_timeout_s >= 0),
             ("shutdown_timeout_s", self.shutdown_timeout_s >= 0),
         )

@@ -382,7 +382,7 @@ def test_handlers_that_never_wait_leave_the_loop_its_turns():
         {"executor": "thread"},
         {"timeout_s": 0},
         {"max_queued": 0},
-        {"commit_interval_s": 0},
+        {"commit_interval_s": -1},
     ],
 )
 def test_options_out_of_bounds(options: Any):
