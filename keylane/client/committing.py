@@ -61,6 +61,8 @@ class Committer:
         self._soon = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._now_s = asyncio.get_running_loop().time
+        self._range_count = 0
+        """Ranges that are done and not committed, or more."""
         self.fatal: KeylaneError | None = None
         """The error of a commit in the background, where trying again is of no use."""
 
@@ -83,13 +85,21 @@ class Committer:
                 self._running.cancel()
             await asyncio.gather(self._running, return_exceptions=True)
 
-    def note_done(self) -> None:
-        """Look whether so many ranges have gathered that they go without waiting for the timer."""
-        if not self.sends_ranges or self._soon.is_set():
+    def note_done(self, range_count: int) -> None:
+        """Commit without waiting for the timer when many ranges have gathered.
+
+        range_count: those that came, less those that others joined. What commits take away, and
+        lost partitions, is seen when the sum of these is too high: then all are counted.
+        """
+        self._range_count += range_count
+        most = self._settings.max_num_ranges_to_commit
+        if self._range_count <= most or not self.sends_ranges or self._soon.is_set():
             return
         readings = self._fetcher.readings.values()
-        count = sum(each.progress.range_count for each in readings if each.progress is not None)
-        if count > self._settings.max_num_ranges_to_commit:
+        self._range_count = sum(
+            each.progress.range_count for each in readings if each.progress is not None
+        )
+        if self._range_count > most:
             self._soon.set()
 
     async def _run(self) -> None:

@@ -244,11 +244,14 @@ class Consumer:
         by_part: dict[tuple[str, int], list[int]] = {}
         for record in records:
             by_part.setdefault(record[:2], []).append(record[2])
-        for (topic, partition), offsets in by_part.items():
-            reading = session.fetcher.readings.get(TopicPartition(topic, partition))
+        range_count = 0
+        for part, offsets in by_part.items():
+            reading = session.fetcher.readings.get(TopicPartition(*part))
             if reading is not None and reading.progress is not None:
+                range_count -= reading.progress.range_count
                 reading.progress.done(offsets)
-        session.committer.note_done()
+                range_count += reading.progress.range_count
+        session.committer.note_done(range_count)
 
     async def commit(
         self,

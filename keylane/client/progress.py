@@ -8,11 +8,12 @@ offsets, the stable offset, gaps amended between committed ranges).
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Final
 
-from keylane.offsets.intervals import Range, RangeSet
+from keylane.offsets.intervals import Range, RangeSet, merge_sorted
 
 NO_STABLE_OFFSET: Final = -1
 NOT_COMMITTED: Final = -1
@@ -26,10 +27,30 @@ class _Run:
     def __init__(self, offsets: Sequence[int], end: int) -> None:
         self.offsets, self.end, self.open = offsets, end, len(offsets)
 
-    def covers_of(self, index: int) -> Range:
-        """Return the offsets that are done with the record of this index."""
-        last = self.offsets[index + 1] if index + 1 < len(self.offsets) else self.end
-        return self.offsets[index], last - 1
+    def finish(self, offsets: Sequence[int]) -> list[Range]:
+        """Count records that are done; return what is done with each: the gap behind it as well.
+
+        offsets: ascending, below `end`; those without a record here are left out.
+        """
+        own = self.offsets
+        if isinstance(own, range):  # no gap between them
+            found = [(offset, offset) for offset in offsets if offset in own]
+            if found and found[-1][0] == own[-1]:
+                found[-1] = (own[-1], self.end - 1)
+        else:
+            found = []
+            index = 0
+            for offset in offsets:
+                index = bisect_left(own, offset, index)
+                if index < len(own) and own[index] == offset:
+                    last = own[index + 1] if index + 1 < len(own) else self.end
+                    found.append((offset, last - 1))
+        self.open -= len(found)
+        return found
+
+
+def _end_of(run: _Run) -> int:
+    return run.end
 
 
 class PartitionProgress:
@@ -56,6 +77,7 @@ class PartitionProgress:
         self._committed_plain = position if is_committed else NOT_COMMITTED
         self.start: int | None = None if is_committed else position
         """Position that is to be committed before any range; None: the group knows it."""
+        self._done.remove_below(position)
         self._settle()
 
     @property
@@ -115,16 +137,7 @@ class PartitionProgress:
 
     def done(self, offsets: Iterable[int]) -> None:
         """Mark records as done; those that were not given, or are done already, change nothing."""
-        for offset in offsets:
-            at = bisect_left(self._runs, offset, key=lambda run: run.end - 1)
-            if at == len(self._runs):
-                continue
-            run = self._runs[at]
-            index = bisect_left(run.offsets, offset)
-            if index == len(run.offsets) or run.offsets[index] != offset or self._is_done(offset):
-                continue
-            run.open -= 1
-            self._add(*run.covers_of(index))
+        self._finish(sorted(set(offsets)))
         self._settle()
 
     def done_all(self) -> None:
@@ -134,6 +147,24 @@ class PartitionProgress:
                 run.open = 0
                 self._add(run.offsets[0], run.end - 1)
         self._settle()
+
+    def _finish(self, offsets: Sequence[int]) -> None:
+        """Mark records; the offsets ascend. All ranges are joined at once: 1 us a record."""
+        covers: list[Range] = []
+        start = at = 0
+        while start < len(offsets):
+            at = bisect_right(self._runs, offsets[start], at, key=_end_of)
+            if at == len(self._runs):
+                break
+            run = self._runs[at]
+            stop = bisect_left(offsets, run.end, start)
+            is_done = self._is_done
+            covers += run.finish([each for each in offsets[start:stop] if not is_done(each)])
+            start = stop
+        joined = merge_sorted(covers)
+        gaps = self._done.gaps
+        self._fresh.add_sorted([gap for cover in joined for gap in gaps(*cover)])
+        self._done.add_sorted(joined)
 
     def _is_done(self, offset: int) -> bool:
         return offset < self._plain or self._done.covers(offset, offset)
@@ -149,8 +180,10 @@ class PartitionProgress:
 
     def _settle(self) -> None:
         """Move the plain offset on, and drop what lies below it."""
-        self._plain = self._done.skip(self._plain)
-        self._done.remove_below(self._plain)
+        plain = self._done.skip(self._plain)
+        if plain != self._plain:
+            self._plain = plain
+            self._done.remove_below(plain)
         kept = 0
         while kept < len(self._runs) and not self._runs[kept].open:
             kept += 1
@@ -176,12 +209,7 @@ class PartitionProgress:
 
     def ranges_to_commit(self, count_max: int) -> list[Range]:
         """Return the lowest ranges that are done and not committed, up to so many."""
-        found: list[Range] = []
-        for each in self._fresh:
-            if len(found) == count_max:
-                break
-            found.append(each)
-        return found
+        return list(islice(self._fresh, count_max))
 
     def committed(self, ranges: Sequence[Range], stable_offset: int = NO_STABLE_OFFSET) -> None:
         """Note that these ranges are committed, and the stable offset of the answer."""
@@ -195,11 +223,8 @@ class PartitionProgress:
     def _pass(self, stable_offset: int) -> None:
         """All up to the stable offset is done by all members."""
         end = stable_offset + 1
-        for run in self._runs:
-            for index in range(bisect_left(run.offsets, end)):
-                if not self._is_done(run.offsets[index]):
-                    run.open -= 1
-                    self._add(*run.covers_of(index))
+        runs = self._runs
+        self._finish([offset for each in runs for offset in each.offsets if offset < end])
         self._done.remove_below(end)
         self._fresh.remove_below(end)
         self._plain = end

@@ -296,20 +296,23 @@ class ConsumerSession:
         if self.group is not None:
             self.group.note_poll()
         if self._given and not self.uses_marks and self.settings.enable_auto_commit:
-            self.finish_given()
-            self.committer.note_done()
+            self.committer.note_done(self.finish_given())
         if not self.settings.allow_individual_commit:
             self.assignments.refuse_parts(self._now_s(), self.settings.max_poll_interval_ms / 1000)
         complete = self.assignments.begin_poll()
         if complete:
             await self._complete(complete)
 
-    def finish_given(self) -> None:
-        """Count what the polls before gave as done."""
+    def finish_given(self) -> int:
+        """Count what the polls before gave as done; return by how many ranges that is more."""
+        range_count = 0
         for reading in self._given:
             if reading.progress is not None:
+                range_count -= reading.progress.range_count
                 reading.progress.done_all()
+                range_count += reading.progress.range_count
         self._given.clear()
+        return range_count
 
     def _raise_fatal(self) -> None:
         for holder in (self.assignments, self.committer):

@@ -28,6 +28,8 @@ UNCHANGED = RangeEdit()
 
 FEW: Final = 8
 """Ranges that are added one by one."""
+SPARSE: Final = 4
+"""So many ranges of a set lie between two that are added: to walk through all would take longer."""
 
 
 def merge_sorted(ranges: Iterable[Range]) -> list[Range]:
@@ -72,10 +74,10 @@ class RangeSet:
     __slots__ = ("_firsts", "_lasts")
 
     def __init__(self, ranges: Iterable[Range] = ()) -> None:
-        self._firsts: list[int] = []
-        self._lasts: list[int] = []
-        for first, last in ranges:
-            self.add(first, last)
+        merged = merge_sorted(sorted(ranges))
+        assert all(first <= last for first, last in merged), "each holds at least one offset"
+        self._firsts: list[int] = [first for first, _ in merged]
+        self._lasts: list[int] = [last for _, last in merged]
 
     def __len__(self) -> int:
         return len(self._firsts)
@@ -126,6 +128,24 @@ class RangeSet:
         self._lasts = [last for _, last in merged]
         after = set(merged)
         return RangeEdit(removed=tuple(before - after), added=tuple(after - before))
+
+    def add_sorted(self, ranges: Sequence[Range]) -> None:
+        """Add ranges that ascend, as `add_all` does, without a word on what changed.
+
+        Cost: 1 us for each of them; less where ranges of the set that lie between the first and
+        the last are few.
+        """
+        if not ranges:
+            return
+        start = bisect_left(self._lasts, ranges[0][0] - 1)
+        stop = bisect_right(self._firsts, ranges[-1][1] + 1)
+        if len(ranges) == 1 or stop - start > SPARSE * len(ranges):
+            for first, last in ranges:
+                self._join(first, last)
+            return
+        merged = merge_sorted(sorted((*self._slice(start, stop), *ranges)))
+        self._firsts[start:stop] = [first for first, _ in merged]
+        self._lasts[start:stop] = [last for _, last in merged]
 
     def remove_below(self, offset: int) -> RangeEdit:
         """Remove every integer below `offset`; a range across it is cut."""
@@ -178,6 +198,14 @@ class RangeSet:
             assert first <= last
             assert last_before is None or first > last_before + 1
             last_before = last
+
+    def _join(self, first: int, last: int) -> None:
+        """Add a range, as `add` does."""
+        start = bisect_left(self._lasts, first - 1)
+        stop = bisect_right(self._firsts, last + 1)
+        if start < stop:
+            first, last = min(first, self._firsts[start]), max(last, self._lasts[stop - 1])
+        self._firsts[start:stop], self._lasts[start:stop] = (first,), (last,)
 
     def _slice(self, start: int, stop: int) -> tuple[Range, ...]:
         return tuple(zip(self._firsts[start:stop], self._lasts[start:stop], strict=True))

@@ -56,7 +56,8 @@ def _take(step: str, tested: PartitionProgress, twin: NaiveProgress, data: st.Da
         if step == "skip" or not chosen:
             tested.skip(tested.next_offset, end - 1)
         else:
-            tested.given(chosen, end)
+            is_whole = chosen[-1] - chosen[0] + 1 == len(chosen)
+            tested.given(range(chosen[0], chosen[-1] + 1) if is_whole else chosen, end)
             twin.given += chosen
         twin.next = end
     elif step == "mark":

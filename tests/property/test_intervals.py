@@ -63,11 +63,17 @@ def test_many_ranges_are_added_as_one_after_the_other(initial, added, one_by_one
     for bounds in added:
         twin.add(*bounds)
 
-    with mock.patch.object(intervals, "FEW", len(apart) if one_by_one else 0):
+    silent = RangeSet(initial)
+    with (
+        mock.patch.object(intervals, "FEW", len(apart) if one_by_one else 0),
+        mock.patch.object(intervals, "SPARSE", 0 if one_by_one else 100),
+    ):
         edit = tested.add_all(apart)
+        silent.add_sorted(apart)
 
     tested.check()
-    assert tested == twin
+    silent.check()
+    assert tested == silent == twin
     assert set(edit.removed) == before - set(tested)
     assert set(edit.added) == set(tested) - before
 

@@ -12,8 +12,9 @@ from keylane.client.values import ConsumerRecord, TopicPartition
 from keylane.client.workers.source import Source, TakesOutcomes
 from keylane.client.workers.tallies import Tallies
 
-MARKS_MAX: Final = 256
-"""So many are marked at once at most."""
+MARKS_MAX: Final = 64
+"""So many are marked at once at most: 0.2 ms, for which no handler goes on; 2 us for each record,
+where one alone takes three times as long."""
 log = logging.getLogger("keylane.workers")
 
 
