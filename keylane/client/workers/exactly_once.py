@@ -40,6 +40,8 @@ class ExactlyOnce(Workers):
     ) -> None:
         if source.settings.group_id is None:
             raise ConfigInvalid("group_id: exactly-once needs a group")
+        if options.get("commit_interval_s") == 0:
+            raise ConfigInvalid("commit_interval_s: a transaction for each record is not offered")
         self._seekable, self._producer, self._group = source, producer, source.settings.group_id
         super().__init__(source, handle, **options)
 

@@ -39,6 +39,8 @@ DRAIN_PAUSE_S: Final = 0.05
 """Between two polls without records, while work of a revoked partition goes on."""
 FULL_PAUSE_S_MAX: Final = 1.0
 """Between two polls while all is paused: a revoke is seen this late."""
+COMMIT_AGAIN_S: Final = 1.0
+"""Where each mark asks for a commit: one that has failed is repeated this late without any."""
 POLLS_PER_INTERVAL: Final = 3
 """Polls go on at least this often within the group's longest interval."""
 
@@ -417,7 +419,7 @@ class Workers:
     async def _commit_again(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(self._settings.commit_interval_s or None):
+                async with asyncio.timeout(self._settings.commit_interval_s or COMMIT_AGAIN_S):
                     await self._ledger.commit_wanted.wait()
             except TimeoutError:
                 pass  # it is time

@@ -232,10 +232,12 @@ def test_a_stop_commits_what_is_finished():
     assert producer.source.offsets == {P0: 2}
 
 
-def test_no_group():
-    """Offsets need a group."""
+def test_settings_that_cannot_be():
+    """Offsets need a group; a transaction covers many records."""
     source = FakeSource()
     source.settings = PlainSettings(None)
 
     with pytest.raises(ConfigInvalid, match="group_id"):
         ExactlyOnce(source, double, Producer(source))
+    with pytest.raises(ConfigInvalid, match="commit_interval_s"):
+        ExactlyOnce(FakeSource(), double, Producer(source), commit_interval_s=0)

@@ -253,6 +253,27 @@ def test_commits_are_made_on_a_timer_and_at_the_end():
     assert source.marks_made == 3  # the first without a record: only marked ones are done
 
 
+def test_each_mark_is_committed_at_once():
+    """With commit_interval_s=0, a commit follows each end; one that failed is repeated alone."""
+
+    async def script(source: FakeSource, workers: Workers) -> None:
+        await asyncio.sleep(1.5)
+        assert source.commits == [frozenset({(P0, 0)})]
+        source.commit_errors.append(UpstreamLost("away"))
+        await asyncio.sleep(1)  # the second record ended at 2 s
+        assert source.commits == [frozenset({(P0, 0)})]
+        await asyncio.sleep(1)
+        assert source.commits == [frozenset({(P0, 0)}), frozenset({(P0, 0), (P0, 1)})]
+        workers.stop()
+
+    run(
+        lambda: FakeSource(*make_records(P0, [b"ada", b"ada"])),
+        Journal(lambda record: 1.0),
+        script,
+        commit_interval_s=0,
+    )
+
+
 def test_commit_that_may_be_repeated_is():
     """A retriable error of a commit is no error of the run; the next commit covers the same."""
 
