@@ -148,7 +148,7 @@ class Assignments:
         }
 
     def refuse_parts(self, now_s: float, wait_s: float) -> None:
-        """Have the poll raise where a consumer that takes no parts has some for so long.
+        """Have the poll raise where a consumer that takes no parts has had some for `wait_s`.
 
         They come one by one where a partition goes from members that shared it to this one.
         """

@@ -1,4 +1,4 @@
-"""More ranges than a group may have: the member gives way, and the group goes on without the dead."""
+"""More ranges than a group may have: a member gives way, and the group goes on without it."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def filled(kafka: str, topic: Any, count: int = 100) -> str:
 
 
 async def test_records_that_are_committed_do_not_come_again(kafka, keylane, topic, group) -> None:
-    """S=40 with [43-45] and [48-49] of 51 offsets: 41, 42, 46, 47 and 50 come, and are committed."""
+    """S=40 with [43-45] and [48-49] of 51 offsets: 41, 42, 46, 47, 50 come, and are committed."""
     name: str = topic("plain", partitions=1)
     produce(kafka, name, [f"key-{number}" for number in range(51)], 1)
     proxy = keylane()
@@ -171,7 +171,7 @@ async def test_a_topic_that_may_not_be_shared_ends_the_read(kafka, keylane, topi
 async def test_a_member_that_shares_nothing_gets_whole_partitions(
     kafka, keylane, topic, group
 ) -> None:
-    """Two partitions of four lanes: one member takes parts, and the other one all of a partition."""
+    """Two partitions of four lanes: one member takes parts, the other one all of a partition."""
     name: str = topic("orders", partitions=2)
     produce(kafka, name, KEYS, 5)
     proxy = keylane(f"{name}=4")

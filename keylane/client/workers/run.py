@@ -40,7 +40,7 @@ DRAIN_PAUSE_S: Final = 0.05
 FULL_PAUSE_S_MAX: Final = 1.0
 """Between two polls while all is paused: a revoke is seen this late."""
 COMMIT_AGAIN_S: Final = 1.0
-"""Where each mark asks for a commit: one that has failed is repeated this late without any."""
+"""A commit that failed is repeated this late, if each mark asks for one and none comes."""
 POLLS_PER_INTERVAL: Final = 3
 """Polls go on at least this often within the group's longest interval."""
 

@@ -188,7 +188,7 @@ async def test_lanes_are_shown_as_ranges_of_the_brokers_partitions(stage: StageF
 
 
 async def test_a_consumer_may_refuse_ranges_of_keys(stage: StageFactory) -> None:
-    """`allow_individual_commit` False: a part of a partition is not read, and an error in the end."""
+    """`allow_individual_commit` False: a part of a partition is not read, and is an error later."""
     here = await stage(
         log(), "t", group_id="g", allow_individual_commit=False, max_poll_interval_ms=20
     )
