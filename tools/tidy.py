@@ -64,7 +64,7 @@ CALLED_ELSEWHERE: Final[Mapping[str, str]] = {
         _CONSUMER,
     ),
     **dict.fromkeys(("on_assigned", "on_revoke_requested"), "through a protocol of the group's"),
-    **dict.fromkeys(("build_request_header", "_metadata_update"), _LIBRARY),
+    **dict.fromkeys(("build_request_header", "_metadata_update", "authenticator_oauth"), _LIBRARY),
 }  # fmt: skip
 """Names that the product defines and never uses, each with the reason why it stays."""
 TEXT_SUFFIXES: Final = frozenset(

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from keylane.client.consumer import Consumer
     from keylane.client.errors import (
+        AuthenticationFailed,
         BrokerRefused,
         ClusterUnreachable,
         ConsumerStopped,
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     from keylane.keyrange.space import KeyRange
 
 __all__ = (  # what is read, what is worked with, errors
+    "AuthenticationFailed",
     "BrokerRefused",
     "ClusterUnreachable",
     "Committed",

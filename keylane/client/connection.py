@@ -17,13 +17,21 @@ from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import AIOKafkaConnection, CloseReason
-from aiokafka.errors import KafkaError, RequestTimedOutError
+from aiokafka.conn import AIOKafkaConnection, CloseReason, OAuthAuthenticator
+from aiokafka.errors import (
+    IllegalSaslStateError,
+    KafkaError,
+    RequestTimedOutError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanismError,
+)
+from aiokafka.protocol.metadata import MetadataRequest
 from aiokafka.structs import BrokerMetadata
 
 from keylane.client import errors as e
 from keylane.client.settings import ConsumerSettings
 from keylane.errors import KeylaneError
+from keylane.tasks import spawn
 from keylane.wire.header import find_response_body, write_request_head
 
 log = logging.getLogger("keylane.client.connection")
@@ -32,6 +40,10 @@ REQUEST_SIZE_BYTES: Final = 4
 SCRATCH_BYTES: Final = 64 * 1024
 """Small answers are received here, and the beginnings of large ones."""
 FRAME_BYTES_MAX: Final = (1 << 31) - 1
+LOGIN_ERRORS: Final = (
+    SaslAuthenticationFailed, UnsupportedSaslMechanismError, IllegalSaslStateError,
+)  # fmt: skip
+"""A second try with the same login is of no use."""
 
 
 class _Encoded(NamedTuple):
@@ -150,16 +162,36 @@ class _Frames(asyncio.BufferedProtocol):
             self._closed.set_result(None)
 
 
+class _TokenLogin(OAuthAuthenticator):  # type: ignore[misc]
+    """aiokafka's, which takes the reason of a refusal for success (RFC 7628, section 3.2.2)."""
+
+    async def step(self, payload: bytes | None) -> tuple[bytes, bool] | None:
+        """Return what to send next; None: the server has let it in."""
+        if payload:
+            raise SaslAuthenticationFailed(payload.decode(errors="replace"))
+        found: tuple[bytes, bool] | None = await super().step(payload)
+        return found
+
+
 class _Link(AIOKafkaConnection):  # type: ignore[misc]  # aiokafka has no types
     """A connection; once it is let in, frames come to `take_frame`."""
 
     async def connect(self) -> Any:
         """Connect and log in, as aiokafka does, then receive frames without its stream."""
-        found = await super().connect()
+        try:
+            found = await super().connect()
+        except OSError:
+            raise  # a certificate that is not trusted is a ValueError as well
+        except (ValueError, KeyError) as error:  # a proof of SCRAM that is wrong, or none
+            raise SaslAuthenticationFailed(f"the server's own proof: {error}") from error
         if self._reader is not None:
             self._read_task.cancel()
             self._writer.transport.set_protocol(_Frames(self, self._closed_fut))
         return found
+
+    def authenticator_oauth(self) -> _TokenLogin:
+        """Return what logs in by a token."""
+        return _TokenLogin(sasl_oauth_token_provider=self._sasl_oauth_token_provider)
 
     def take_frame(self, frame: memoryview) -> None:
         """Give an answer to the request that it belongs to: the first one that waits."""
@@ -189,6 +221,7 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]
     def __init__(self, refresh: Callable[[], Awaitable[None]], options: dict[str, Any]) -> None:
         super().__init__(**options)
         self._refresh_all = refresh
+        self._sync_task: asyncio.Task[None] | None = None
 
     async def _metadata_update(self, _metadata: object, _topics: object) -> bool:
         try:
@@ -211,29 +244,61 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]
             found = self._conns.get(name)
             if found is not None and found.connected():
                 return found
-            made = _Link(
-                node.host,
-                node.port,
-                client_id=self._client_id,
-                request_timeout_ms=self._request_timeout_ms,
-                ssl_context=self._ssl_context,
-                security_protocol=self._security_protocol,
-                on_close=self._on_connection_closed,
-                max_idle_ms=self._connections_max_idle_ms,
-                sasl_mechanism=self._sasl_mechanism,
-                sasl_plain_username=self._sasl_plain_username,
-                sasl_plain_password=self._sasl_plain_password,
-                sasl_kerberos_service_name=self._sasl_kerberos_service_name,
-                sasl_kerberos_domain_name=self._sasl_kerberos_domain_name,
-                sasl_oauth_token_provider=self._sasl_oauth_token_provider,
-            )
+            made = self._make(node.host, node.port, on_close=self._on_connection_closed)
             try:
                 await made.connect()
             except (KafkaError, OSError, TimeoutError) as error:
-                text = f"node {node_id} at {node.host}:{node.port}: {error or 'no answer'}"
+                text = f"node {node_id} at {node.host}:{node.port}: {str(error) or 'no answer'}"
                 raise e.Disconnected(text) from error
             self._conns[name] = made
             return made
+
+    def _make(self, host: str, port: int, on_close: Any = None) -> _Link:
+        return _Link(
+            host,
+            port,
+            client_id=self._client_id,
+            request_timeout_ms=self._request_timeout_ms,
+            ssl_context=self._ssl_context,
+            security_protocol=self._security_protocol,
+            on_close=on_close,
+            max_idle_ms=self._connections_max_idle_ms,
+            sasl_mechanism=self._sasl_mechanism,
+            sasl_plain_username=self._sasl_plain_username,
+            sasl_plain_password=self._sasl_plain_password,
+            sasl_kerberos_service_name=self._sasl_kerberos_service_name,
+            sasl_kerberos_domain_name=self._sasl_kerberos_domain_name,
+            sasl_oauth_token_provider=self._sasl_oauth_token_provider,
+        )
+
+    async def bootstrap(self) -> None:
+        """Ask the servers in turn for the nodes, until one answers.
+
+        aiokafka's own logs each reason and raises none of them.
+        Raises: AuthenticationFailed, when one refuses it; ClusterUnreachable with all reasons.
+        """
+        reasons = []
+        for host, port, _ in self.hosts:
+            link = self._make(host, port)
+            try:
+                await link.connect()
+                metadata = await link.send(MetadataRequest([]))
+            except LOGIN_ERRORS as error:
+                login = f"{self._sasl_mechanism}, user {self._sasl_plain_username!r}"
+                raise e.AuthenticationFailed(f"{host}:{port} ({login}): {error}") from error
+            except (KafkaError, OSError, TimeoutError) as error:
+                reasons.append(f"{host}:{port} ({str(error) or 'no answer'})")
+            else:
+                self.cluster.update_metadata(metadata)
+                if self.cluster.brokers():
+                    break
+                reasons.append(f"{host}:{port} (it names no brokers)")
+            finally:
+                link.close()
+        else:
+            raise e.ClusterUnreachable(f"no bootstrap server answers: {', '.join(reasons)}")
+        if self._sync_task is None:
+            self._sync_task = spawn(self._md_synchronizer(), "keylane client: age of metadata")
 
     def _lock_of(self, name: tuple[int, int]) -> asyncio.Lock:
         """Return the lock of one connection: a node that is away holds up no other one."""
@@ -258,16 +323,13 @@ class Connections:
                 )
             },
         )  # fmt: skip
-        self._servers = settings.bootstrap_servers
 
     async def bootstrap(self) -> list[BrokerMetadata]:
-        """Ask a bootstrap server for the nodes. Raises: ClusterUnreachable, naming all of them."""
-        try:
-            await self._client.bootstrap()
-        except (KafkaError, OSError, TimeoutError) as error:
-            servers = self._servers
-            named = servers if isinstance(servers, str) else ", ".join(servers)
-            raise e.ClusterUnreachable(f"none of {named} answers: {error}") from error
+        """Ask a bootstrap server for the nodes.
+
+        Raises: ClusterUnreachable, naming all of them and why; AuthenticationFailed.
+        """
+        await self._client.bootstrap()
         return list(self._client.cluster.brokers())
 
     async def close(self) -> None:

@@ -62,8 +62,8 @@ class Consumer:
     async def start(self) -> None:
         """Connect, and join the group if topics are subscribed to.
 
-        Raises: ClusterUnreachable, LoginRefused, KeyRangesUnsupported, TopicUnknown without a
-        group, ConfigInvalid when it is started already.
+        Raises: ClusterUnreachable, AuthenticationFailed, KeyRangesUnsupported, TopicUnknown
+        without a group, ConfigInvalid when it is started already.
         """
         if self._session is not None:
             raise ConfigInvalid("the consumer is started already")

@@ -67,6 +67,15 @@ class ClusterUnreachable(KeylaneError):
     retriable = True
 
 
+class AuthenticationFailed(KeylaneError):
+    """A bootstrap server refuses the user, the password, the token or the mechanism of the login.
+
+    The text has the address and the server's reason.
+    """
+
+    error_code = 58  # SASL_AUTHENTICATION_FAILED
+
+
 class Disconnected(KeylaneError):
     """The connection to a node ended, or could not be made, before its answer came."""
 

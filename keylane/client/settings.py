@@ -8,6 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, Final, TypedDict
 
 from keylane.errors import ConfigInvalid
@@ -17,6 +18,7 @@ RESETS: Final = ("latest", "earliest", "none")
 GROUP_PROTOCOLS: Final = ("auto", "consumer", "classic")
 REVOKE_COMPLETIONS: Final = ("next-poll", "same-poll")
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SASL_MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "OAUTHBEARER")
 RANGES_PER_REQUEST_MAX: Final = 65_536
 """Offset ranges of one OffsetCommit: 1 MiB of them."""
 
@@ -141,6 +143,7 @@ class ConsumerSettings:
             ("isolation_level", tuple(ISOLATION_LEVELS)),
             ("revoke_completion", REVOKE_COMPLETIONS),
             ("security_protocol", SECURITY_PROTOCOLS),
+            ("sasl_mechanism", SASL_MECHANISMS),
         ):
             value = getattr(self, key)
             if value not in allowed:
@@ -159,6 +162,25 @@ class ConsumerSettings:
             raise ConfigInvalid("fetch_max_wait_ms must be below request_timeout_ms")
         if self.security_protocol in ("SSL", "SASL_SSL") and self.ssl_context is None:
             raise ConfigInvalid(f"security_protocol {self.security_protocol} needs ssl_context")
+        if self.security_protocol.startswith("SASL_"):
+            self._check_login()
+
+    def _check_login(self) -> None:
+        """Look for what the mechanism needs; aiokafka does when it connects, in other words."""
+        mechanism = self.sasl_mechanism
+        if mechanism == "OAUTHBEARER":
+            from aiokafka.abc import AbstractTokenProvider  # noqa: PLC0415 -- most need none
+
+            if not isinstance(self.sasl_oauth_token_provider, AbstractTokenProvider):
+                key = "sasl_oauth_token_provider, an aiokafka.abc.AbstractTokenProvider"
+                raise ConfigInvalid(f"sasl_mechanism OAUTHBEARER needs {key}")
+        elif mechanism == "GSSAPI":
+            if find_spec("gssapi") is None:
+                raise ConfigInvalid("sasl_mechanism GSSAPI needs the package gssapi")
+        else:
+            for key in ("sasl_plain_username", "sasl_plain_password"):
+                if getattr(self, key) is None:
+                    raise ConfigInvalid(f"sasl_mechanism {mechanism} needs {key}")
 
     @property
     def isolation(self) -> int:
