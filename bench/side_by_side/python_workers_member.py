@@ -1,4 +1,4 @@
-"""A process of `keylane.client.Workers` that works 10 ms of asyncio on each record.
+"""A process of `keylane.client.Workers` on uvloop, with 10 ms of asyncio work per record.
 
 python -m bench.side_by_side.python_workers_member BOOTSTRAP TOPIC GROUP CONCURRENCY WORK_MS
 """
@@ -9,6 +9,8 @@ import asyncio
 import sys
 import time
 from typing import Final
+
+import uvloop
 
 from keylane.client import Consumer, ConsumerRecord
 from keylane.client.workers import Workers
@@ -47,4 +49,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())
