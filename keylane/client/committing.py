@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from keylane.client import errors as e
@@ -135,7 +135,8 @@ class Committer:
         """Commit these.
 
         Raises: PartitionLost, IndividualCommitNotAllowed, GroupDenied, TopicDenied, BrokerRefused;
-        CoordinatorUnavailable, Disconnected when a minute did not help.
+        RangesFull, without a group's member; CoordinatorUnavailable, Disconnected when a minute
+        did not help.
         """
         async with self._lock:
             for request in calls.split_entries(entries):
@@ -163,6 +164,7 @@ class Committer:
         """Send a request until every partition of it is committed, or cannot be."""
         until_s = self._now_s() + DEADLINE_S
         rest = list(request)
+        readings = {entry.part: self._fetcher.readings.get(entry.part) for entry in rest}
         while rest:
             member = self._owner.member()
             outcomes: Mapping[TopicPartition, CommitReply] = {}
@@ -171,35 +173,51 @@ class Committer:
                 outcomes = await calls.commit(self._cluster, member, rest)
             except (e.Disconnected, e.CoordinatorUnavailable) as error:
                 problem = error
-            retried, gives_way = [], False
+            retried = []
             for entry in rest:
                 outcome = outcomes.get(entry.part)
                 if outcome is None:
                     retried.append(entry)
                 elif not self._take(entry, outcome, member):
-                    problem = e.error_of(outcome.error_code, calls.place_of(entry.part))
-                    gives_way |= outcome.draft_code == e.MAX_INDIVIDUAL_COMMIT_REACHED
+                    code, draft = outcome.error_code, outcome.draft_code
+                    if not isinstance(problem, e.RangesFull):
+                        problem = e.error_of(code, calls.place_of(entry.part), draft_code=draft)
                     retried.append(entry)
-            rest = [each for each in retried if not self._owner.is_lost(each.part)]
-            if len(rest) < len(retried):
-                raise e.PartitionLost("a partition was lost before its commit was answered")
+            rest = retried
             if not rest:
                 self._metrics.commits += 1
                 return
             self._metrics.commit_failures += 1
+            self._check_kept(readings, rest)
             if self._now_s() > until_s:
                 raise problem or e.CoordinatorUnavailable(f"group {member.group_id}: no answer")
-            if gives_way:
+            if isinstance(problem, e.RangesFull):
+                if not member.member_id:
+                    raise problem
                 log.warning(
                     "the group has too many ranges of records that are done, so this member joins "
                     "anew and the records before them are read again group_id=%s "
                     "remedy=finish slow records, or raise individual_commits_max",
                     member.group_id,
                 )
-                if not await self._owner.give_way() and problem is not None:
+                if not await self._owner.give_way():
                     raise problem
                 raise e.PartitionLost("the group had no room for what was done: it is read again")
             await asyncio.sleep(self._settings.retry_backoff_s)
+
+    def _check_kept(
+        self, readings: Mapping[TopicPartition, Reading | None], entries: Iterable[CommitEntry]
+    ) -> None:
+        """Raise PartitionLost for one that was lost, though it may be here once more.
+
+        readings: of the time when the commit began.
+        """
+        for part in (entry.part for entry in entries):
+            before = readings[part]
+            is_new = before is not None and self._fetcher.readings.get(part) is not before
+            if is_new or self._owner.is_lost(part):
+                place = calls.place_of(part)
+                raise e.PartitionLost(f"{place} was lost before its commit was answered")
 
     def _take(self, entry: CommitEntry, outcome: CommitReply, member: CommitMember) -> bool:
         """Take the answer for one partition. False: it is to be sent again.

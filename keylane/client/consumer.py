@@ -87,12 +87,9 @@ class Consumer:
 
     async def stop(self) -> None:
         """Commit what is done (with `enable_auto_commit`), leave the group, close connections."""
-        await self._end(finishes_given=True)
-
-    async def _end(self, *, finishes_given: bool) -> None:
         session, self._session = self._session, None
         if session is not None:
-            await session.close(finishes_given=finishes_given)
+            await session.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -104,8 +101,9 @@ class Consumer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # After an error what the last poll gave may not be done.
-        await self._end(finishes_given=error is None)
+        if error is not None and self._session is not None:
+            self._session.forget_given()  # what the last poll gave may not be done
+        await self.stop()
 
     def _make_group(
         self,

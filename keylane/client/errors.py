@@ -157,6 +157,16 @@ class RangeFetchNotAccepted(KeylaneError):
     error_code = 42  # INVALID_REQUEST
 
 
+class RangesFull(KeylaneError):
+    """The group has as many committed ranges as it may have (KIP draft, 92).
+
+    What is done becomes one range when the records before it are done; commit again then.
+    """
+
+    error_code = REBALANCE_IN_PROGRESS
+    retriable = True
+
+
 class KeyRangesUnsupported(KeylaneError):
     """Ranges of keys need keylane, and the brokers do not announce it."""
 
@@ -199,6 +209,7 @@ _CLASSES: Final[Mapping[int, type[KeylaneError]]] = {
 _DRAFT_CLASSES: Final[Mapping[int, type[KeylaneError]]] = {
     INDIVIDUAL_COMMIT_NOT_ALLOWED: IndividualCommitNotAllowed,
     RANGE_FETCH_NOT_ALLOWED: RangeFetchNotAllowed,
+    MAX_INDIVIDUAL_COMMIT_REACHED: RangesFull,
 }
 
 

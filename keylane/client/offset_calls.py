@@ -243,6 +243,8 @@ def read_offset_fetch(answer: Any) -> FetchedOffsets:
                 x.read_int64(own[x.STABLE_OFFSET]) if x.STABLE_OFFSET in own else NO_STABLE_OFFSET
             )
             offset = int(each.committed_offset)
+            if offset < 0 and ranges:
+                offset = 0  # ranges alone do not say where the group began
             found[part] = None if offset < 0 else Committed(
                 offset, ranges, stable, each.metadata or "", int(each.committed_leader_epoch)
             )  # fmt: skip

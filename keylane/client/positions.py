@@ -158,10 +158,7 @@ class Positions:
             reading = by_part[part]
             if reading.life != lives[reading]:
                 continue
-            if reading.start == COMMITTED:
-                reading.begin_first(offset)
-            else:
-                reading.seek(offset)
+            reading.seek(offset)
         for part, code in errors.items():
             if code not in WORTH_A_RETRY:
                 self._fail(by_part[part], e.error_of(code, calls.place_of(part)))

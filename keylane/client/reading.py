@@ -82,12 +82,12 @@ class Reading:
         self._set(PartitionProgress(committed.offset, committed.ranges))
 
     def seek(self, offset: int) -> None:
-        """Read from this offset, whatever is done; a commit says so before anything else."""
-        self._set(PartitionProgress(offset, is_committed=False))
+        """Read from this offset, whatever is done; a commit says so before anything else.
 
-    def begin_first(self, offset: int) -> None:
-        """Read from this offset, as the group has none: before it there is nothing to be done."""
-        self._set(PartitionProgress(offset, is_committed=offset == 0))
+        Also where a group has no offset yet, and be it 0: of ranges alone nothing says where the
+        group began, and `auto_offset_reset` would decide once more, over records that are open.
+        """
+        self._set(PartitionProgress(offset, is_committed=False))
 
     def lose_position(self, start: int) -> None:
         """Have the position found anew."""

@@ -69,21 +69,21 @@ class ConsumerSession:
             await self.cluster.start()
             await asyncio.to_thread(library.load)
         except BaseException:
-            await self.close(finishes_given=False)
+            await self.close()
             raise
         self.fetcher.start()
         self.positions.start()
         self.committer.start()
 
-    async def close(self, *, finishes_given: bool) -> None:
+    async def close(self) -> None:
         """Commit what is done, leave the group, close all connections.
 
-        finishes_given: records that the last poll gave are done, where none are marked.
+        Where none are marked, records that the last poll gave are done, unless `forget_given`.
         """
         try:
             await self.committer.close()
             if self.settings.enable_auto_commit and self.settings.group_id is not None:
-                if finishes_given and not self.uses_marks:
+                if not self.uses_marks:
                     self.finish_given()
                 await self._commit_quietly(list(self.fetcher.readings.values()))
             if self.group is not None:
@@ -302,6 +302,10 @@ class ConsumerSession:
         complete = self.assignments.begin_poll()
         if complete:
             await self._complete(complete)
+
+    def forget_given(self) -> None:
+        """Leave undone what the polls before gave."""
+        self._given.clear()
 
     def finish_given(self) -> int:
         """Count what the polls before gave as done; return by how many ranges that is more."""

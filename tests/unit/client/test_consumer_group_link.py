@@ -227,6 +227,32 @@ async def test_a_commit_without_room_gives_way(stage: StageFactory) -> None:
     assert here.group.rejoins == 1
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+async def test_a_commit_that_gave_way_is_not_sent_again(
+    stage: StageFactory, comes_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partition was lost, and may be here once more: its records are read again first."""
+    cluster = log(has_ranges=True)
+    here = await stage(cluster, "t", group_id="g", enable_auto_commit=False, retry_backoff_ms=1)
+    here.group.assign({A: None})
+    await poll_until(here, A)
+    code = e.REBALANCE_IN_PROGRESS, e.MAX_INDIVIDUAL_COMMIT_REACHED
+    cluster.commit_codes.extend([code] * 3)
+
+    async def give_way() -> None:
+        here.group.rejoins += 1
+        here.group.lose(A)
+        if comes_back:
+            here.group.assign({A: None})
+
+    monkeypatch.setattr(here.group, "give_way", give_way)
+    with pytest.raises(e.PartitionLost):
+        await here.consumer.commit()
+
+    assert here.group.rejoins == 1
+    assert len(cluster.members) == 1
+
+
 async def test_a_member_that_the_group_does_not_know_joins_again(stage: StageFactory) -> None:
     """The commit fails: what was read may come again elsewhere."""
     cluster = log()

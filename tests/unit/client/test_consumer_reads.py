@@ -84,7 +84,9 @@ async def test_ranges_of_keys_go_with_every_request(stage: StageFactory) -> None
     section = cluster.offset_fetches[0].groups[0].topics[0].unknown_tags
     keys = x.read_partition_key_ranges(read_tags(section)[x.PARTITION_KEY_RANGES])
     assert keys == {0: (LOW,)}
-    ((_, entry),) = cluster.commits
+    (_, first), (_, entry) = cluster.commits
+    own = read_tags(first.tags)
+    assert (first.committed_offset, x.read_key_ranges(own[x.KEY_RANGES])) == (0, (LOW,))
     own = read_tags(entry.tags)
     assert x.read_key_ranges(own[x.KEY_RANGES]) == (LOW,)
     assert x.read_pairs(own[x.OFFSET_RANGES]) == ((0, 39),)
@@ -101,7 +103,7 @@ async def test_ranges_of_keys_need_keylane(stage: StageFactory) -> None:
 
 
 async def test_marked_records_are_committed_as_ranges(stage: StageFactory) -> None:
-    """In any order, and the rest when it is done."""
+    """In any order, and the rest when it is done; the start goes before them, be it 0."""
     cluster = FakeCluster(has_ranges=True)
     cluster.append(PART, batch(0, 10))
     here = await stage(cluster, assign=[PART], group_id="g", enable_auto_commit=False)
@@ -111,7 +113,9 @@ async def test_marked_records_are_committed_as_ranges(stage: StageFactory) -> No
     here.consumer.mark_done(records[5])
     await here.consumer.commit()
 
-    sent = [x.read_pairs(read_tags(entry.tags)[x.OFFSET_RANGES]) for _, entry in cluster.commits]
+    (_, first), *rest = cluster.commits
+    assert (first.committed_offset, first.tags) == (0, NO_TAGS)
+    sent = [x.read_pairs(read_tags(entry.tags)[x.OFFSET_RANGES]) for _, entry in rest]
     assert sent == [((3, 4), (7, 7)), ((5, 5),)]
 
 
@@ -130,6 +134,41 @@ async def test_a_start_behind_the_first_record_is_committed_first(stage: StageFa
         (40, False),
         (-1, True),
     ]
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+async def test_ranges_of_a_group_without_an_offset_are_done(
+    stage: StageFactory, reset: str
+) -> None:
+    """Records 1 to 6 and 8 are done, 0 is open: it comes, whatever `auto_offset_reset` says."""
+    cluster = FakeCluster(has_ranges=True)
+    cluster.append(PART, batch(0, 10))
+    cluster.committed[PART] = Committed(-1, ((1, 6), (8, 8)), -1)
+    here = await stage(
+        cluster, assign=[PART], group_id="g", enable_auto_commit=False, auto_offset_reset=reset
+    )
+
+    assert await read(here, 3) == [0, 7, 9]
+    committed = await here.consumer.committed(PART)
+    assert committed is not None
+    assert (committed.offset, committed.ranges) == (0, ((1, 6), (8, 8)))
+
+
+async def test_too_many_ranges_without_a_group_are_an_error_at_once(stage: StageFactory) -> None:
+    """Draft error 92: there is no member to make way for; the next commit may work."""
+    cluster = FakeCluster(has_ranges=True)
+    cluster.append(PART, batch(0, 10))
+    here = await stage(cluster, assign=[PART], group_id="g", enable_auto_commit=False)
+    records = list((await here.consumer.getmany(timeout_ms=5_000)).all())
+    here.consumer.mark_done(*records[1::2])
+    cluster.commit_codes.append((e.REBALANCE_IN_PROGRESS, e.MAX_INDIVIDUAL_COMMIT_REACHED))
+
+    with pytest.raises(e.RangesFull, match="topic t partition 0") as refused:
+        await here.consumer.commit()
+    assert refused.value.retriable
+    await here.consumer.commit()
+
+    assert len(cluster.commits) == 2  # the start, and the ranges
 
 
 @pytest.mark.parametrize("has_ranges", [True, False])
@@ -158,7 +197,7 @@ async def test_what_the_last_poll_gave_is_committed_on_the_timer(stage: StageFac
     cluster.append(PART, batch(0, 10))
     here = await stage(cluster, assign=[PART], group_id="g", auto_commit_interval_ms=3_600_000)
     await here.consumer.getmany(timeout_ms=5_000, max_records=4)
-    assert not here.session.fetcher.readings[PART].progress.has_plain_news
+    assert here.session.fetcher.readings[PART].progress.plain_offset() == 0
     await here.consumer.getmany(timeout_ms=5_000, max_records=4)
 
     await here.consumer.stop()
@@ -193,7 +232,7 @@ async def test_many_ranges_do_not_wait_for_the_timer(stage: StageFactory) -> Non
     while not cluster.commits:
         await here.consumer.getmany(timeout_ms=20)
 
-    ranges = x.read_pairs(read_tags(cluster.commits[0][1].tags)[x.OFFSET_RANGES])
+    ranges = x.read_pairs(read_tags(cluster.commits[1][1].tags)[x.OFFSET_RANGES])
     assert ranges == tuple((offset, offset) for offset in range(0, 30, 3))
 
 
