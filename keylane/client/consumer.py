@@ -16,7 +16,7 @@ from keylane.client.revocation import by_ranges, parts_within
 from keylane.client.settings import ConsumerOptions, ConsumerSettings
 from keylane.client.values import Committed, ConsumerRecord, KeyRanges, TopicPartition
 from keylane.errors import ConfigInvalid
-from keylane.keyrange.space import KeyRange, merge_ranges
+from keylane.keyrange.space import WHOLE, KeyRange, merge_ranges
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -181,7 +181,8 @@ class Consumer:
             raise ConfigInvalid("topics are subscribed to: a consumer has these or is assigned")
         if isinstance(parts, Mapping):
             self._assigned = {
-                TopicPartition(*part): merge_ranges(ranges) for part, ranges in parts.items()
+                TopicPartition(*part): merge_ranges(ranges) or WHOLE
+                for part, ranges in parts.items()
             }
         else:
             self._assigned = {TopicPartition(*part): () for part in parts}

@@ -126,16 +126,24 @@ class Assignments:
     @property
     def has_news(self) -> bool:
         """The listener has something to be notified of."""
-        return bool(self._lost) or (bool(self._new) and all(map(self._is_known, self._new)))
+        return bool(self._lost) or bool(self._new and self._ready())
+
+    def _ready(self) -> LaneRanges:
+        """Return what is assigned and can be announced: none while it is not known what all mean.
+
+        A consumer that takes no parts waits for the rest of a partition; others go on meanwhile.
+        """
+        if not all(map(self._is_known, self._new)):
+            return {}
+        parts = set() if self._allow_ranges else self._parts_of_partitions()
+        return {part: lane for part, lane in self._new.items() if part not in parts}
 
     def _is_known(self, part: TopicPartition) -> bool:
         """Return whether it is known what a part stands for: its offsets were asked for."""
         reading = self._fetcher.readings.get(part)
-        if reading is None:
+        if self._new[part] is not None or reading is None:
             return True
-        if self._new[part] is None and reading.progress is None and reading.error is None:
-            return False
-        return self._allow_ranges or part not in self._parts_of_partitions()
+        return reading.progress is not None or reading.error is not None
 
     def _parts_of_partitions(self) -> set[TopicPartition]:
         """Return lanes whose partition is not whole here: others of it are with other members."""
@@ -191,10 +199,10 @@ class Assignments:
 
     def take_new(self) -> LaneRanges:
         """Return what was assigned since the last call and is still here, once all is known."""
-        if not all(map(self._is_known, self._new)):
-            return {}
-        new, self._new = self._new, {}
-        return new
+        found = self._ready()
+        for part in found:
+            del self._new[part]
+        return found
 
     def take_lost(self) -> LaneRanges:
         """Return what was lost since the last call."""

@@ -25,6 +25,7 @@ from keylane.client.settings import ConsumerSettings
 from keylane.client.values import Committed, ConsumerRecord, KeyRanges, TopicPartition
 from keylane.errors import KeylaneError
 from keylane.kernel import library
+from keylane.keyrange.space import WHOLE
 
 log = logging.getLogger("keylane.client")
 
@@ -130,12 +131,14 @@ class ConsumerSession:
         self.assign(dict.fromkeys(parts, ()))
 
     def assign(self, parts: Mapping[TopicPartition, KeyRanges]) -> None:
-        """Read these, and nothing else; () is a whole partition.
+        """Read these, and nothing else; () is a partition or lane index as it stands.
 
         Raises: KeyRangesUnsupported.
         """
-        if any(parts.values()) and not self.cluster.has_ranges:
-            raise e.KeyRangesUnsupported("ranges of keys need keylane: the brokers have none")
+        if not self.cluster.has_ranges:
+            if any(ranges not in ((), WHOLE) for ranges in parts.values()):
+                raise e.KeyRangesUnsupported("ranges of keys need keylane: the brokers have none")
+            parts = dict.fromkeys(parts, ())
         old = self.fetcher.readings
         self.cluster.want({part.topic for part in parts})
         self.assignments.gone.update(set(old).difference(parts))

@@ -14,11 +14,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from keylane.client import Consumer, ConsumerRecord, PartitionLost, TopicPartition
+from keylane.embedded import EmbeddedKafka
+from tests.integration.conftest import make_topic_factory
 from tests.integration.harness import produce
 from tests.integration.keylane_process import PATIENCE
 from tests.integration.nodes import Nodes
+from tests.integration.test_client_groups import QUICK
 from tests.integration.test_group_handover import stable_offsets
 
 KEYS = [f"key-{number}" for number in range(40)]
@@ -28,10 +32,10 @@ WAIT_S = 60.0 * PATIENCE
 IDLE_MEMBER = """
 import asyncio, sys
 from keylane.client import Consumer
-async def main(bootstrap, topic, group):
+async def main(bootstrap, topic, group, protocol):
     async with Consumer(
         topic, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest",
-        group_protocol="classic", session_timeout_ms={session_ms}, enable_auto_commit=False,
+        group_protocol=protocol, session_timeout_ms={session_ms}, enable_auto_commit=False,
     ) as consumer:
         while True:
             await consumer.getmany(timeout_ms=200)
@@ -41,11 +45,15 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @contextmanager
-def idle_member(bootstrap: str, topic: str, group: str) -> Iterator[subprocess.Popen[str]]:
+def idle_member(
+    bootstrap: str, topic: str, group: str, protocol: str
+) -> Iterator[subprocess.Popen[str]]:
     """A process that reads its lanes and never commits."""
     program = IDLE_MEMBER.format(session_ms=SESSION_MS)
     process = subprocess.Popen(
-        [sys.executable, "-c", program, bootstrap, topic, group], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, bootstrap, topic, group, protocol],
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         yield process
@@ -66,20 +74,20 @@ def await_lanes(process: subprocess.Popen[str], count: int) -> None:
     raise AssertionError("the member has ended")
 
 
-async def play(kafka: str, bootstrap: str, name: str) -> int:
+async def play(kafka: str, bootstrap: str, name: str, protocol: str = "classic") -> int:
     """Fill the ranges beside a member that never commits; kill it; finish. Counts refusals."""
     group = f"cap-{uuid.uuid4()}"
     options: dict[str, Any] = {
         "bootstrap_servers": bootstrap,
         "group_id": group,
         "auto_offset_reset": "earliest",
-        "group_protocol": "classic",
+        "group_protocol": protocol,
         "session_timeout_ms": SESSION_MS,
         "enable_auto_commit": False,
     }
     refused = 0
     done: set[int] = set()
-    with idle_member(bootstrap, name, group) as idle:
+    with idle_member(bootstrap, name, group, protocol) as idle:
         await asyncio.to_thread(await_lanes, idle, 2)
         async with Consumer(name, **options) as consumer, asyncio.timeout(WAIT_S):
             seen: list[ConsumerRecord] = []
@@ -115,6 +123,17 @@ async def test_a_group_goes_on_when_its_dead_member_is_gone(kafka, keylane, topi
 
     assert await play(kafka, proxy.bootstrap, name) == 1
     assert "the group has too many ranges" not in proxy.log, "the client says it, not the proxy"
+
+
+async def test_a_group_of_the_consumer_protocol_goes_on(tmp_path, keylane) -> None:
+    """The same, where the broker's settings have the session's length."""
+    with EmbeddedKafka(tmp_path / "kafka", properties=QUICK) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        name = make_topic_factory(admin, "cap")("orders", partitions=1)
+        produce(broker.bootstrap, name, KEYS, COUNT // len(KEYS))
+        args = ["--set", "individual_commits_max=10"]
+        proxy = keylane(f"{name}=2", bootstrap=broker.bootstrap, args=args)
+        assert await play(broker.bootstrap, proxy.bootstrap, name, "consumer") == 1
 
 
 @pytest.mark.long

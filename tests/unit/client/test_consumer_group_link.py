@@ -212,6 +212,20 @@ async def test_lanes_that_are_a_whole_partition_are_no_ranges(stage: StageFactor
     assert here.consumer.key_ranges() == {A: (KeyRange(0, HASH_MAX),)}
 
 
+async def test_a_whole_partition_does_not_wait_for_another_one(stage: StageFactory) -> None:
+    """Its lanes are read while a member that shared the other partition still has some of that."""
+    listener = Noting()
+    here = await stage(log(), "t", group_id="g", allow_individual_commit=False, listener=listener)
+
+    here.group.assign({A: LaneRange(0, LOW), B: LaneRange(1, LOW), C: LaneRange(0, HIGH)})
+
+    assert await poll_until(here, A, C) == {A, C}
+    assert listener.calls == [("assigned", frozenset({A, C}))]
+    here.group.lose(B)
+    assert (await here.consumer.getmany(timeout_ms=50)).count == 0
+    assert listener.calls == [("assigned", frozenset({A, C}))], "what was not announced"
+
+
 async def test_a_commit_without_room_gives_way(stage: StageFactory) -> None:
     """Draft error 92 beside REBALANCE_IN_PROGRESS: join anew, and commit nothing of it again."""
     cluster = log(has_ranges=True)

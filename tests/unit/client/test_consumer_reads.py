@@ -9,7 +9,7 @@ from keylane.client.consumer import Consumer
 from keylane.client.values import Committed, TopicPartition
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.hash import key_hash
-from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.keyrange.space import HASH_MAX, WHOLE, KeyRange
 from keylane.wire import extensions as x
 from keylane.wire.primitives import NO_TAGS, read_tags
 from tests.reference.batches import Batch, Record, write_batch
@@ -100,6 +100,34 @@ async def test_ranges_of_keys_need_keylane(stage: StageFactory) -> None:
 
     with pytest.raises(e.KeyRangesUnsupported):
         await stage(cluster, assign={PART: [LOW]})
+
+
+async def test_all_keys_need_no_keylane(stage: StageFactory) -> None:
+    """A mapping without keys, or with all of them, is whole partitions, and so a stock fetch."""
+    cluster = FakeCluster()
+    for part in (PART, OTHER):
+        cluster.append(part, batch(0, 3))
+    here = await stage(cluster, assign={PART: [], OTHER: [KeyRange(0, HASH_MAX)]})
+
+    assert sorted(await read(here, 6)) == [0, 0, 1, 1, 2, 2]
+    assert here.consumer.key_ranges() == {PART: (), OTHER: ()}
+    assert all(p.tags == NO_TAGS for f in cluster.fetches for t in f.topics for p in t.partitions)
+
+
+async def test_no_keys_are_all_of_the_brokers_partition(stage: StageFactory) -> None:
+    """Through keylane a request says so: the number alone would be a lane of a topic with lanes."""
+    cluster = FakeCluster(has_ranges=True)
+    cluster.append(PART, batch(0, 3))
+    here = await stage(cluster, assign={PART: []}, group_id="g", enable_auto_commit=False)
+
+    assert await read(here, 3) == [0, 1, 2]
+    await here.consumer.commit()
+
+    asked = cluster.fetches[0].topics[0].partitions[0]
+    assert x.read_key_ranges(read_tags(asked.tags)[x.KEY_RANGES]) == WHOLE
+    assert len(cluster.commits) == 2  # the start, and the records
+    for _, entry in cluster.commits:
+        assert x.read_key_ranges(read_tags(entry.tags)[x.KEY_RANGES]) == WHOLE
 
 
 async def test_marked_records_are_committed_as_ranges(stage: StageFactory) -> None:
