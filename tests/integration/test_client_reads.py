@@ -180,7 +180,7 @@ async def test_a_broker_that_starts_again_is_read_on(own_broker: EmbeddedKafka) 
 
 async def test_no_bootstrap_server_is_an_error_that_names_them() -> None:
     """As soon as the consumer starts."""
-    with pytest.raises(e.ClusterUnreachable, match=r"127\.0\.0\.1:1, 127\.0\.0\.1:2"):
+    with pytest.raises(e.ClusterUnreachable, match=r"127\.0\.0\.1:[12] .*127\.0\.0\.1:[12] "):
         await Consumer("t", bootstrap_servers=["127.0.0.1:1", "127.0.0.1:2"]).start()
 
 
