@@ -13,6 +13,7 @@ import asyncio
 import statistics
 import tempfile
 from collections.abc import Awaitable, Callable
+from functools import partial
 from time import perf_counter, process_time
 from typing import Final, NamedTuple
 
@@ -23,6 +24,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from keylane.client import Consumer, TopicPartition
+from keylane.client.records import RecordList
 from keylane.embedded import EmbeddedKafka
 
 SIZES_BYTES: Final = (100, 1_000)
@@ -37,7 +39,22 @@ class Turn(NamedTuple):
     cpu_s: float
 
 
-async def read_keylane(bootstrap: str, topic: str, count: int) -> Turn:
+def size_of_records(records: RecordList) -> int:
+    """Look at record after record."""
+    size = 0
+    for record in records:
+        size += len(record.value or b"")
+    return size
+
+
+def size_of_values(records: RecordList) -> int:
+    """Look at the values alone."""
+    return sum(map(len, filter(None, records.values)))
+
+
+async def read_keylane(
+    size_of: Callable[[RecordList], int], bootstrap: str, topic: str, count: int
+) -> Turn:
     """Read the log with keylane's client."""
     consumer = Consumer(
         bootstrap_servers=bootstrap, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS
@@ -48,24 +65,7 @@ async def read_keylane(bootstrap: str, topic: str, count: int) -> Turn:
         seen = size = 0
         while seen < count:
             for records in (await consumer.getmany(timeout_ms=POLL_TIMEOUT_MS)).values():
-                for record in records:
-                    size += len(record.value or b"")
-                seen += len(records)
-        return Turn(perf_counter() - started, process_time() - cpu)
-
-
-async def read_columns(bootstrap: str, topic: str, count: int) -> Turn:
-    """Read the log with keylane's client, values alone."""
-    consumer = Consumer(
-        bootstrap_servers=bootstrap, auto_offset_reset="earliest", max_poll_records=POLL_RECORDS
-    )
-    consumer.assign([TopicPartition(topic, 0)])
-    async with consumer:
-        started, cpu = perf_counter(), process_time()
-        seen = size = 0
-        while seen < count:
-            for records in (await consumer.getmany(timeout_ms=POLL_TIMEOUT_MS)).values():
-                size += sum(map(len, filter(None, records.values)))
+                size += size_of(records)
                 seen += len(records)
         return Turn(perf_counter() - started, process_time() - cpu)
 
@@ -91,8 +91,8 @@ async def read_aiokafka(bootstrap: str, topic: str, count: int) -> Turn:
 
 
 READERS: Final[dict[str, Callable[[str, str, int], Awaitable[Turn]]]] = {
-    "keylane": read_keylane,
-    "keylane, values": read_columns,
+    "keylane": partial(read_keylane, size_of_records),
+    "keylane, values": partial(read_keylane, size_of_values),
     "aiokafka": read_aiokafka,
 }
 

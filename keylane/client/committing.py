@@ -16,7 +16,7 @@ from keylane.client.offset_calls import NO_OFFSET, CommitEntry, CommitMember, Co
 from keylane.client.reading import Reading
 from keylane.client.settings import ConsumerSettings
 from keylane.client.values import TopicPartition
-from keylane.errors import FrameInvalid, KeylaneError
+from keylane.errors import KeylaneError
 from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.client.commits")
@@ -114,7 +114,7 @@ class Committer:
                 await self.commit_done(list(self._fetcher.readings.values()))
             except e.PartitionLost as error:
                 log.info("commit of a partition that was lost error=%s", error)
-            except (KeylaneError, FrameInvalid) as error:
+            except KeylaneError as error:
                 log.warning("commit failed error=%s", error)
                 if not error.retriable:
                     self.fatal = error

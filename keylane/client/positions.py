@@ -14,7 +14,7 @@ from keylane.client.fetcher import RESETS, Fetcher
 from keylane.client.reading import COMMITTED, Reading
 from keylane.client.settings import ConsumerSettings
 from keylane.client.values import Committed, KeyRanges, TopicPartition
-from keylane.errors import FrameInvalid, KeylaneError
+from keylane.errors import KeylaneError
 from keylane.tasks import spawn
 from keylane.wire.extensions import LaneRange
 
@@ -95,7 +95,7 @@ class Positions:
             log.warning("positions not found error=%s", error)
         except e.CoordinatorUnavailable as error:
             log.info("positions not found error=%s", error)
-        except (KeylaneError, FrameInvalid) as error:
+        except KeylaneError as error:
             for reading in readings:
                 if reading.progress is None:
                     self._fail(reading, error)

@@ -240,12 +240,15 @@ class ConsumerSession:
     ) -> Records:
         """Return records, or none when the time is over or the group wants something back."""
         lists: dict[TopicPartition, RecordList] = {}
+        left = count_max
 
         def take(reading: Reading) -> int:
-            found = reading.take(count_max - sum(map(len, lists.values())))
+            nonlocal left
+            found = reading.take(left)
             if found is not None:
                 lists[reading.part] = found
-            return count_max - sum(map(len, lists.values()))
+                left -= len(found)
+            return left
 
         await self._poll(parts, timeout_s, take)
         return Records(lists)
@@ -428,7 +431,8 @@ class ConsumerSession:
 
         Raises: TopicUnknown, TopicDenied, BrokerRefused, Disconnected.
         """
-        self.cluster.want({part.topic for part in times_ms})
+        if any(self.cluster.leader_of(part) is None for part in times_ms):
+            await self.cluster.refresh()
         rest, result = dict(times_ms), dict[TopicPartition, calls.FoundOffset]()
         until_s = self._now_s() + CALL_TIMEOUT_S
         while rest:
@@ -447,6 +451,5 @@ class ConsumerSession:
             for part in rest:
                 if part.partition not in await self.cluster.partitions_of(part.topic):
                     raise e.TopicUnknown(f"{calls.place_of(part)}: no broker knows it")
-            if errors and found:
-                await asyncio.sleep(self.settings.retry_backoff_s)
+            await asyncio.sleep(self.settings.retry_backoff_s)
         return result

@@ -39,7 +39,6 @@ from keylane.proxy.lanes.reader_limit import IDLE_S, ReaderRoom
 from keylane.proxy.lanes.refused_batches import RefusedBatches
 from keylane.proxy.lanes.split_io import (
     READ_COMMITTED,
-    READ_UNCOMMITTED,
     OpenSource,
     ReaderKey,
     ReaderKit,
@@ -47,16 +46,12 @@ from keylane.proxy.lanes.split_io import (
     SplitFunction,
 )
 from keylane.proxy.runtime.stats import ProxyStats
-from keylane.wire.batch import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 
 READER_IDLE_S: Final = 60.0
 """A partition without a fetch in this time is closed; opening it again costs a few ms."""
 CLAIM_S: Final = 30.0
 """A connection that did not ask for a lane in this time does not hold its slices back."""
 SWEEP_S: Final = 10.0
-ISOLATION_LEVELS: Final = READ_UNCOMMITTED, READ_COMMITTED
-CODECS: Final = CODEC_NONE, CODEC_LZ4, CODEC_ZSTD
-"""Codecs that batches of lanes may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,8 +233,7 @@ class LaneFetcher:
     def retire(self, at: PartitionSplit) -> None:
         """Close readers of a split in whose place another one is; once no fetch waits for them."""
         # Each reader has two connections: those of a row of changes would be too many.
-        keys = (ReaderKey(at, level, codec) for level in ISOLATION_LEVELS for codec in CODECS)
-        self._retired.update(key for key in keys if key in self._readers)
+        self._retired.update(key for key in self._readers if key.at == at)
         self._close_retired()
 
     def _close_retired(self) -> None:

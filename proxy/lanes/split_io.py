@@ -27,7 +27,6 @@ from keylane.proxy.runtime.memory_plan import BLOCK_BYTES
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.wire.batch import BATCH_HEADER_BYTES, read_batch_header
 
-READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 
 

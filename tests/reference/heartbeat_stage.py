@@ -5,9 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from keylane.client.group.consumer_protocol import ConsumerMember
-from keylane.client.group.effects import (
-    Effect,
-)
+from keylane.client.group.effects import Effect
 from keylane.client.group.heartbeats import HeartbeatAnswer, HeartbeatRequest
 from keylane.client.group.settings import GroupSettings
 from keylane.client.values import TopicPartition
@@ -75,3 +73,13 @@ class Stage:
     @property
     def owned(self) -> set[int]:
         return {each.partition for each in self.machine.held.owned}
+
+
+def joined_stage() -> Stage:
+    """Return a member with partitions 0 and 1, its acknowledgement sent and answered."""
+    stage = Stage()
+    stage.exchange(0, 1)
+    stage.ask()
+    stage.answer()
+    stage.effects()
+    return stage

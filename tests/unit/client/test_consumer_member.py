@@ -21,6 +21,7 @@ from tests.reference.heartbeat_stage import (
     Names,
     Stage,
     T,
+    joined_stage,
     part,
 )
 
@@ -34,12 +35,7 @@ def stage() -> Stage:
 @pytest.fixture
 def joined() -> Stage:
     """A member with partitions 0 and 1, its acknowledgement sent and answered."""
-    stage = Stage()
-    stage.exchange(0, 1)
-    stage.ask()
-    stage.answer()
-    stage.effects()
-    return stage
+    return joined_stage()
 
 
 def test_a_join_says_all(stage) -> None:

@@ -18,6 +18,7 @@ from tests.reference.heartbeat_stage import (
     SESSION_S,
     Stage,
     T,
+    joined_stage,
     part,
 )
 
@@ -31,12 +32,7 @@ def stage() -> Stage:
 @pytest.fixture
 def joined() -> Stage:
     """A member with partitions 0 and 1, its acknowledgement sent and answered."""
-    stage = Stage()
-    stage.exchange(0, 1)
-    stage.ask()
-    stage.answer()
-    stage.effects()
-    return stage
+    return joined_stage()
 
 
 @pytest.mark.parametrize("code", [25, 110])
