@@ -20,6 +20,8 @@ from tests.integration.share_wire import (
 pytestmark = pytest.mark.timeout(400)  # kernels may have to be compiled first
 BAD_STATE = 121
 INVALID = 42
+FAST_ROUND_S = 0.2
+"""40 records in this time are four polls of 0.05 s: half a second is enough for eight of them."""
 
 
 def test_a_key_is_at_one_member_at_a_time(scene) -> None:
@@ -180,14 +182,20 @@ def test_the_number_of_records_is_exact(scene) -> None:
 
 def test_a_fast_member_gets_more_polls_in_batches_of_one_poll(scene) -> None:
     """In the mode `batch_optimized`: one poll of 10 at first, then twice as many, up to eight."""
-    shown = scene()
-    shown.write(*(f"k{number}" for number in range(600)), form="lz4")
-    member = shown.join()
-
-    answers = []
-    for _ in range(4):
-        answers.append(member.client.acquire(member.topic_id, max_records=10).part)
-        assert member.ack(*answers[-1].counts) == 0
+    for _ in range(5):  # a machine that stalls makes a slow member: another one takes its turn
+        shown = scene()
+        shown.write(*(f"k{number}" for number in range(600)), form="lz4")
+        member = shown.join()
+        answers, longest_s = [], 0.0
+        for _ in range(4):
+            began_s = time.monotonic()
+            answers.append(member.client.acquire(member.topic_id, max_records=10).part)
+            if len(answers) == 1:  # it waited for the group's state
+                began_s = time.monotonic()
+            assert member.ack(*answers[-1].counts) == 0
+            longest_s = max(longest_s, time.monotonic() - began_s)
+        if longest_s < FAST_ROUND_S:
+            break
 
     assert [len(part.counts) for part in answers] == [10, 20, 40, 80]
     for part in answers:
