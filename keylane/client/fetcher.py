@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
 from keylane.client import errors as e
@@ -27,14 +28,14 @@ from keylane.client.reading import EARLIEST, LATEST, Reading
 from keylane.client.settings import ConsumerSettings
 from keylane.client.values import TopicPartition
 from keylane.errors import FrameInvalid, KeylaneError
-from keylane.kernel.fetched import offset_behind
 from keylane.tasks import spawn
 from keylane.wire.header import ApiKey
 
 log = logging.getLogger("keylane.client.fetcher")
 
-INLINE_BYTES_MAX: Final = 16 * 1024
-"""An answer up to this size is read on the loop: a thread costs more."""
+READ_HERE_US_MAX: Final = 200
+"""Batches that take this long are read on the loop: to hand them to a thread and back takes as
+long, and costs more."""
 BUSY_WAIT_MS_MAX: Final = 50
 """The longest wait at the broker while another partition of the node has records to be given: it
 may need a fetch soon, and its node has one request at a time."""
@@ -58,48 +59,57 @@ class Fetcher:
         self.arrived = asyncio.Event()
         self._cluster, self._settings, self._metrics = cluster, settings, metrics
         self._on_reset = on_reset
-        self._wake = asyncio.Event()
         self._busy: dict[int, asyncio.Task[None]] = {}
         """The request in flight of each node."""
-        self._reads: set[asyncio.Task[None]] = set()
+        self._reads = 0
+        """Answers that are with the thread."""
         self._refreshing: asyncio.Task[None] | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._now_s = self._loop.time
+        self._is_open = False
+        self._soon: asyncio.Handle | None = None
+        self._later: asyncio.TimerHandle | None = None
+        """A back-off is over then."""
         self._threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="keylane-fetch")
-        self._now_s = asyncio.get_running_loop().time
 
     def start(self) -> None:
         """Begin to fetch."""
-        self._running = spawn(self._run(), "keylane client: fetches")
+        self._is_open = True
+        self.wake()
 
     async def close(self) -> None:
         """End all requests."""
-        tasks = [self._running, self._refreshing, *self._busy.values(), *self._reads]
+        self._is_open = False
+        self._look()
+        tasks = [self._refreshing, *self._busy.values()]
         for task in tasks:
             if task is not None:
                 task.cancel()
         await asyncio.gather(*(task for task in tasks if task), return_exceptions=True)
-        self._threads.shutdown(wait=False)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     def wake(self) -> None:
         """Look again at what is wanted."""
-        self._wake.set()
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self._look)
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes that wait for the application."""
         return sum(reading.waiting_bytes for reading in self.readings.values())
 
-    # -- the loop -------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------
 
-    async def _run(self) -> None:
-        while True:
-            self._wake.clear()
+    def _look(self) -> None:
+        """Start the requests that are wanted, and plan the next look; none when it is closed."""
+        for planned in (self._soon, self._later):
+            if planned is not None:
+                planned.cancel()
+        self._soon = self._later = None
+        if self._is_open:
             wait_s = self._start_requests()
-            try:
-                async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            if wait_s is not None:
+                self._later = self._loop.call_later(wait_s, self._look)
 
     def _start_requests(self) -> float | None:
         """Start a request to each node that has none; return the seconds until the next try."""
@@ -137,6 +147,7 @@ class Fetcher:
         self, node_id: int, readings: list[Reading], max_bytes: int, *, is_busy: bool
     ) -> None:
         """Send one request, and take its answer."""
+        full: list[FetchOutcome] = []
         max_wait_ms = self._settings.fetch_max_wait_ms
         if is_busy:
             max_wait_ms = min(max_wait_ms, BUSY_WAIT_MS_MAX)
@@ -166,51 +177,62 @@ class Fetcher:
         except KeylaneError as error:
             self._fail(readings, error)
         else:
-            self._take(readings, code, outcomes)
+            full = self._take(readings, code, outcomes)
         finally:
             del self._busy[node_id]
-            self.wake()
+            self._look()  # first: the node has work while these batches are read
+        if full:
+            self._read(full)
 
     # -- outcomes -------------------------------------------------------------------------
 
-    def _take(self, readings: list[Reading], code: int, outcomes: Collection[FetchOutcome]) -> None:
+    def _take(
+        self, readings: list[Reading], code: int, outcomes: Collection[FetchOutcome]
+    ) -> list[FetchOutcome]:
+        """Note what an answer says; return the outcomes whose batches are to be read."""
         if code != e.NONE:
             log.warning("fetch refused error_code=%d", code)
             self._back_off(readings)
             self.refresh_metadata()
-            return
+            return []
         full = []
         for outcome in outcomes:
             if outcome.asked.is_stale or not self._is_good(outcome):
                 continue
             outcome.asked.reading.high_watermark = outcome.high_watermark
+            if outcome.whole is not None:
+                outcome.asked.reading.expect(outcome.whole.next_offset, len(outcome.data))
             if outcome.data:
                 full.append(outcome)
-        small = sum(len(outcome.data) for outcome in full) <= INLINE_BYTES_MAX
-        if small and not self._reads:  # not before what is being read
-            for outcome in full:
-                self._add(outcome, read_batches(outcome))
-            return
-        for outcome in full:
-            # The next request need not wait for the thread.
-            behind = offset_behind(outcome.data)
-            if behind is not None:
-                outcome.asked.reading.expect(behind, len(outcome.data))
-        task = spawn(self._read(full), "keylane client: reading batches")
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)
+        return full
 
-    async def _read(self, outcomes: Collection[FetchOutcome]) -> None:
-        """Read batches in the thread, which takes one answer after the other."""
-        loop = asyncio.get_running_loop()
-        reads = [
-            (outcome, loop.run_in_executor(self._threads, read_batches, outcome))
-            for outcome in outcomes
-        ]  # all at once: those of the next answer come behind them
-        for outcome, read in reads:
-            found = await read
+    def _read(self, outcomes: Collection[FetchOutcome]) -> None:
+        """Read batches, on the loop behind the requests that are to leave, or in the thread."""
+        us = sum(outcome.reading_us for outcome in outcomes)
+        if us <= READ_HERE_US_MAX and not self._reads:  # not before what is with the thread
+            self._loop.call_soon(self._read_here, outcomes)
+            return
+        for outcome in outcomes:
+            self._reads += 1
+            read = self._threads.submit(read_batches, outcome)
+            read.add_done_callback(partial(self._hand_over, outcome))
+
+    def _read_here(self, outcomes: Collection[FetchOutcome]) -> None:
+        for outcome in outcomes:
             if not outcome.asked.is_stale:
-                self._add(outcome, found)
+                self._add(outcome, read_batches(outcome))
+        self.wake()
+
+    def _hand_over(self, outcome: FetchOutcome, read: Future[ReadBatches]) -> None:
+        """Have the loop take what the thread has read. Called in the thread, in their order."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._take_read, outcome, read)
+
+    def _take_read(self, outcome: FetchOutcome, read: Future[ReadBatches]) -> None:
+        self._reads -= 1
+        found = read.result()
+        if self._is_open and not outcome.asked.is_stale:
+            self._add(outcome, found)
         self.wake()
 
     def _is_good(self, outcome: FetchOutcome) -> bool:

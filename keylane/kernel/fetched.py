@@ -19,9 +19,9 @@ from keylane.kernel.block import Int64Array
 from keylane.kernel.library import (
     address_of,
     as_bytes_array,
-    last_batch,
     list_fields,
     python_arithmetic,
+    survey_batches,
 )
 from keylane.kernel.source import SourceBatches, read_source
 from keylane.wire.batch import CODEC_MASK, CONTROL_BIT
@@ -38,6 +38,15 @@ class Piece(NamedTuple):
 
     buffer: bytes
     stop: int
+
+
+class Survey(NamedTuple):
+    """Facts about the whole batches of a fetch answer, by their headers alone."""
+
+    next_offset: int
+    """Offset after the last of them."""
+    compressed_bytes: int
+    record_count: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -131,17 +140,22 @@ def read_fetched(
     )
 
 
-def offset_behind(data: memoryview) -> int | None:
-    """Return the offset after the last whole batch, by its header alone; None: there is none.
+def survey(data: memoryview) -> Survey | None:
+    """Look at the headers of the whole batches; None: there is none.
 
     What is fetched next can be asked for before these batches are read: they may prove bad then.
     """
     array = as_bytes_array(data)
-    at = int(last_batch(address_of(array), array.size))
+    found = np.empty(s.FOUND_SIZE, np.int64)
+    at = int(survey_batches(address_of(array), array.size, found))
     if at < 0:
         return None
     base, delta = _BASE_OFFSET.unpack_from(data, at), _LAST_DELTA.unpack_from(data, at + 23)
-    return int(base[0]) + int(delta[0]) + 1
+    return Survey(
+        next_offset=int(base[0]) + int(delta[0]) + 1,
+        compressed_bytes=int(found[s.FOUND_COMPRESSED_BYTES]),
+        record_count=int(found[s.FOUND_RECORDS]),
+    )
 
 
 def _buffer_of(data: bytes | memoryview) -> tuple[bytes, int]:

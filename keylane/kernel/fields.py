@@ -17,6 +17,7 @@ from keylane.kernel.memory import load_i32_be, load_i64_be, load_u8
 from keylane.kernel.spans import read_control, read_varint, skip_headers
 from keylane.wire.batch import (
     BATCH_HEADER_BYTES,
+    CODEC_MASK,
     CONTROL_BIT,
     LENGTH_PREFIX_BYTES,
     TIMESTAMP_TYPE_BIT,
@@ -25,8 +26,10 @@ from keylane.wire.batch import (
 
 _I64_VARINT_BYTES: Final = 10
 _I64_MASK: Final = 2**63 - 1
+_CODEC: Final = 22
 _BASE_TIMESTAMP: Final = 27
 _MAX_TIMESTAMP: Final = 35
+_RECORD_COUNT: Final = 57
 """Positions in the header of a batch."""
 
 
@@ -82,14 +85,21 @@ def list_fields(
 
 
 @kernel
-def last_batch(address: int, size: int) -> int:
-    """Return the position of the last whole batch in the buffer, by their lengths alone; or -1."""
+def survey_batches(address: int, size: int, found: Any) -> int:
+    """Return the position of the last whole batch in the buffer, by the headers alone; or -1.
+
+    found: gets what is to be read, see `kernel.status`.
+    """
     position = 0
     last = -1
+    found[:] = 0
     while size - position >= BATCH_HEADER_BYTES:
         batch_size = LENGTH_PREFIX_BYTES + load_i32_be(address + position + 8)
         if batch_size < BATCH_HEADER_BYTES or batch_size > size - position:
             break
+        if load_u8(address + position + _CODEC) & CODEC_MASK:
+            found[s.FOUND_COMPRESSED_BYTES] += batch_size
+        found[s.FOUND_RECORDS] += max(0, load_i32_be(address + position + _RECORD_COUNT))
         last = position
         position += batch_size
     return last

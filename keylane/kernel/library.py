@@ -99,7 +99,7 @@ SIGNATURES: Final = {
         (None, _HELD_BATCHES, _SPANS, _INTEGERS, None, None),
         answers=True,
     ),
-    "last_batch": Signature("fields", (None, None), answers=True),
+    "survey_batches": Signature("fields", (None, None, _INTEGERS), answers=True),
     "list_fields": Signature(
         "fields",
         (_BATCHES, _INTEGERS, None, _PAIRS, _INTEGERS, _FIELD_LONGS, _FIELD_PLACES, _INTEGERS,
@@ -118,7 +118,7 @@ PARTS: Final = (
     (
         "write_lanes", "join_batches", "pick_records", "joined_bytes", "scan_batches", "crc32c_at",
         "count_batches", "plan_lanes", "list_fields",
-        "last_batch",
+        "survey_batches",
     ),
 )  # fmt: skip
 """Two processes compile them at the same time; this deal gives each about as much."""
@@ -285,7 +285,7 @@ plan_lanes = _named("plan_lanes")
 write_lanes = _named("write_lanes")
 hold_batches = _named("hold_batches")
 pick_records = _named("pick_records")
-last_batch = _named("last_batch")
+survey_batches = _named("survey_batches")
 list_fields = _named("list_fields")
 
 

@@ -148,6 +148,11 @@ PLACE_HEADERS_END: Final = 5
 FIELD_PLACE_ROWS: Final = 6
 NO_FIELD: Final = -1
 
+# Elements of a survey, int64: what whole batches hold, by their headers.
+FOUND_COMPRESSED_BYTES: Final = 0
+FOUND_RECORDS: Final = 1
+FOUND_SIZE: Final = 2
+
 # Elements of the progress array, int64: how far a kernel came, and why it stopped.
 DONE_BATCHES: Final = 0
 DONE_RECORDS: Final = 1

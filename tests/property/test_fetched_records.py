@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.kernel.fetched import offset_behind
+from keylane.kernel.fetched import Survey, survey
 from tests.property.test_kernel_split import BYTES_MAX, blocks, streams
 from tests.reference import fetched as reference
 from tests.reference.batches import Batch, Record, control_batch, seal, write_batch
@@ -88,12 +90,20 @@ def test_a_cut_or_damaged_answer_is_read_or_refused_as_by_the_twin(
 
 
 @given(block=blocks(), data=st.data())
-def test_the_offset_behind_is_known_before_batches_are_read(
+def test_what_whole_batches_hold_is_known_before_they_are_read(
     block: list[bytes], data: st.DataObject
 ) -> None:
-    """It is that of the last whole batch, wherever the answer is cut."""
+    """The offset is that of the last whole batch, wherever the answer is cut; counts are of all."""
     buffer = b"".join(block)
-    cut = buffer[: data.draw(st.integers(0, len(buffer)))]
-    run = read_run(cut, plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX) if cut else None
+    cut = data.draw(st.integers(0, len(buffer)))
+    ends = list(accumulate(map(len, block)))
+    whole = [batch for batch, end in zip(block, ends, strict=True) if end <= cut]
+    run = read_run(buffer[:cut], plain_bytes_max=BYTES_MAX, batch_bytes_max=BYTES_MAX)
 
-    assert offset_behind(memoryview(cut)) == (None if run is None else run.batches[-1].last + 1)
+    expected = None
+    if whole:
+        assert run is not None, "whole batches"
+        compressed_bytes = sum(len(batch) for batch in whole if batch[22] & 7)
+        records = sum(int.from_bytes(batch[57:61], "big") for batch in whole)
+        expected = Survey(run.batches[-1].last + 1, compressed_bytes, records)
+    assert survey(memoryview(buffer)[:cut]) == expected
