@@ -92,6 +92,8 @@ def open_ways(lineup: Lineup, load: Load, outcome: Outcome) -> Iterator[list[Way
     warm = load.counts(WARM_S)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-bench-")))
+        lineup.keylane.stop()  # one node serves a cluster
+        stack.callback(lineup.keylane.start)
         keylane = KeylaneProcess(
             kafka,
             [],

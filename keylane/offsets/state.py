@@ -196,7 +196,9 @@ class OffsetState(CommittedProgress):
         """Take a commit of inclusive offset ranges: their records of these keys are done.
 
         An entry wholly behind S is answered with TOO_OLD, and the others are taken all the same.
-        An entry that was committed before is ignored and reported in `duplicates`.
+        An entry that was committed before is ignored and reported in `duplicates`. One behind the
+        positions of its keys is ignored: whether it was committed, or has no record of them, is
+        not known any more.
         MAX_REACHED: nothing is taken, there would be more ranges than `individual_commits_max`.
         """
         if len(ranges) > RANGES_PER_COMMIT_MAX:
@@ -209,7 +211,7 @@ class OffsetState(CommittedProgress):
         stable_before = self.stable_position
         cells, fresh, duplicates = list(self._cells(key_ranges)), list[Range](), list[Range]()
         for first, last in ranges:
-            if last < stable_before:
+            if last < min(here for here, _ in cells):
                 continue
             if all(covers_all(sets, max(first, here), last) for here, sets in cells):
                 duplicates.append((first, last))

@@ -110,6 +110,19 @@ def test_a_fast_lane_has_no_ranges_while_a_slow_one_stands() -> None:
     assert [state.position_of(half).offset for half in (LOWER, UPPER)] == [0, 100]
 
 
+def test_a_range_behind_its_keys_is_no_duplicate_and_one_above_them_is() -> None:
+    """A fast lane's position passes offsets without a record of it: nothing was committed twice."""
+    state = OffsetState(committed=0)
+    state.commit_ranges([(0, 99), (150, 160)], [UPPER])
+
+    behind = state.commit_ranges([(50, 60)], [UPPER])
+    again = state.commit_ranges([(90, 99), (150, 160)], [UPPER])
+
+    assert (behind.error, behind.duplicates) == (CommitError.NONE, ())
+    assert (again.error, again.duplicates) == (CommitError.NONE, ((150, 160),))
+    assert state.keyed_ranges() == [KeyedRange(150, 160, UPPER.lo, UPPER.hi)]
+
+
 def test_a_lower_commit_of_a_member_with_ranges_is_a_step_back() -> None:
     """What the member said by ranges is its own word: 40 below 100 is meant."""
     state = OffsetState(committed=0)
