@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from keylane.assignor.level import BUSY_MAX
+from keylane.assignor.level import COARSE, Margins
 from keylane.assignor.model import LaneTopic, Loads, Member
 from keylane.assignor.sticky import plan_sticky, weigh_lanes
 
@@ -31,19 +31,24 @@ class Gain:
     """Part of all load that the mean is: one divided by the members."""
     moved_count: int
 
-    def is_worth(self, record_count: float) -> bool:
-        """Return whether to rebalance: the busiest member is a tenth above what it could have.
+    def is_worth(self, record_count: float, margins: Margins = COARSE) -> bool:
+        """Return whether to rebalance: the busiest member is well above what it could have.
 
         record_count: records that the loads were measured by; of few, the busiest member's are
         more by chance.
         """
-        if not self.moved_count or self.busiest < BUSY_MAX * self.after:
+        if not self.moved_count or self.busiest < margins.busy_max * self.after:
             return False
         mean = record_count * self.mean_part
         return (self.busiest - self.after) * mean > SIGMAS * math.sqrt(self.busiest * mean)
 
 
-def find_gain(members: Sequence[Member], topics: Sequence[LaneTopic], loads: Loads) -> Gain | None:
+def find_gain(
+    members: Sequence[Member],
+    topics: Sequence[LaneTopic],
+    loads: Loads,
+    margins: Margins = COARSE,
+) -> Gain | None:
     """Compare the lanes that members own with a plan for the same members.
 
     None: some lane is at no member, or at two, so that a generation is still to come.
@@ -53,7 +58,7 @@ def find_gain(members: Sequence[Member], topics: Sequence[LaneTopic], loads: Loa
     owners = {lane: member.member_id for member in members for lane in member.owned}
     if owners.keys() != weights.keys() or len(owners) != sum(len(one.owned) for one in members):
         return None
-    plan = plan_sticky(members, topics, loads)
+    plan = plan_sticky(members, topics, loads, margins=margins)
     mean = sum(weights.values()) / len(members)
     busiest = max(sum(weights[lane] for lane in member.owned) for member in members)
     after = max(sum(weights[lane] for lane in lanes) for lanes in plan.values())

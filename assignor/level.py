@@ -5,7 +5,8 @@ Source: local search for makespan by moves from the busiest to the lightest (Fin
 
 Rates are measured and waver. So nothing moves while the busiest member is within 10% of what can
 be asked for, and no member is below 80% of the mean; beyond that, members are brought to 3% and
-95%. Kafka's sticky assignor has no margin because it counts partitions, which do not waver.
+95%. Kafka's sticky assignor has no margin because it counts partitions, which do not waver. A plan
+by fine margins makes up, once, for lanes that were dealt out before their rates were known.
 """
 
 from __future__ import annotations
@@ -13,13 +14,11 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from keylane.assignor.units import Board
 
-BUSY_MAX: Final = 1.10
-"""Times the ideal: above this the busiest member gives something up."""
-BUSY_SETTLED: Final = 1.03
 IDLE_MIN: Final = 0.80
 """Times the mean: a member below this is given something."""
 IDLE_SETTLED: Final = 0.95
@@ -35,21 +34,39 @@ Move = tuple[int, int]
 """Unit and the member it goes to."""
 
 
-def level(board: Board, *, is_fresh: bool = False, evens_out: bool = True) -> None:
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """Loads of the busiest member, as parts of the ideal."""
+
+    busy_max: float
+    """Above this it gives something up."""
+    settled: float
+    """It gives up to come down to this."""
+    grains: int
+    """Parts of the mean; results of moves that differ by less than one are equally good."""
+
+
+COARSE: Final = Margins(busy_max=1.10, settled=1.03, grains=GRAINS)
+FINE: Final = Margins(busy_max=1.01, settled=POLISHED, grains=POLISH_GRAINS)
+
+
+def level(
+    board: Board, *, is_fresh: bool = False, evens_out: bool = True, margins: Margins = COARSE
+) -> None:
     """Bring the members within the margins, as far as moves and swaps can.
 
     is_fresh: no member owned a unit, so nothing is moved by evening out better.
     evens_out: False: only members without a unit are given some.
     """
-    leveller = _Leveller(board)
+    leveller = _Leveller(board, grains=margins.grains)
     active = leveller.active
     if not active:
         return
     if not evens_out and not is_fresh:
         leveller.raise_idle([member for member in active if not board.held[member]])
         return
-    if is_fresh or any(leveller.excess(member, BUSY_MAX) > 0 for member in active):
-        leveller.lower()
+    if is_fresh or any(leveller.excess(member, margins.busy_max) > 0 for member in active):
+        leveller.lower(margins.settled)
     floor = (IDLE_SETTLED if is_fresh else IDLE_MIN) * leveller.share
     if min(board.load[member] for member in active) < floor:
         leveller.raise_idle(active)
@@ -87,7 +104,7 @@ class _Leveller:
         self,
         board: Board,
         *,
-        grains: int = GRAINS,
+        grains: int,
         movable: frozenset[int] | None = None,
     ) -> None:
         """movable: units that may move, inside of what members have of partitions; None: all."""
@@ -113,7 +130,7 @@ class _Leveller:
         heaviest = max(units[unit].weight for unit in self.board.held[member])
         return self.board.load[member] - margin * max(self.share, heaviest)
 
-    def lower(self, settled: float = BUSY_SETTLED) -> None:
+    def lower(self, settled: float) -> None:
         """Take from members above their due, the busiest first, while a move or a swap helps."""
         swaps_left = 2 * len(self.active)
         changed = True

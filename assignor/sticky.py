@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from keylane.assignor.fill import fill
-from keylane.assignor.level import level, polish
+from keylane.assignor.level import COARSE, Margins, level, polish
 from keylane.assignor.model import Lane, LaneTopic, Loads, Member, Plan
 from keylane.assignor.units import NO_MEMBER, set_up_board
 
@@ -34,11 +34,12 @@ def plan_sticky(
     loads: Loads,
     *,
     evens_out: bool = True,
+    margins: Margins = COARSE,
 ) -> Plan:
     """Plan a generation. Same input in any order, same plan.
 
     evens_out: False: lanes move to members without any, and from those that have ended, and no
-    lane moves for a better balance alone.
+    lane moves for a better balance alone. margins: of a better balance; below, those are COARSE.
 
     Balance. Let `mean` be the load per member, `lightest` that of the lightest member, and
     `heaviest` the heaviest unit (a lane; all lanes of one key range where topics are joined). When
@@ -74,7 +75,7 @@ def plan_sticky(
     board = set_up_board(members, topics, weigh_lanes(topics, loads))
     free = [unit for unit, holder in enumerate(board.holder) if holder == NO_MEMBER]
     fill(board)
-    level(board, is_fresh=len(free) == len(board.units), evens_out=evens_out)
+    level(board, is_fresh=len(free) == len(board.units), evens_out=evens_out, margins=margins)
     polish(board, free)
     return {
         member.member_id: tuple(sorted(lane for unit in held for lane in board.units[unit].lanes))

@@ -53,6 +53,7 @@ class MemorySource:
         *_partitions: TopicPartition,
         timeout_ms: int = 0,
         max_records: int | None = None,
+        max_partition_records: int | None = None,  # noqa: ARG002 - its records are mixed
     ) -> list[ConsumerRecord]:
         """Return the next records; at the end, wait for the time-out."""
         if self._given == self.count:

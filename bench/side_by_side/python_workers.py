@@ -45,7 +45,7 @@ PROCESSES: Final = 4
 LANES: Final = 256
 IDEAL_S: Final = 10.0
 WARM_S: Final = 5.0
-WARM_BURST, WARM_BURSTS = 1000, 3
+WARM_BURST, WARM_BURSTS = 1000, 4
 """Number of the first burst in which keylane measures lanes, and how many there are."""
 LOAD_INTERVAL_S: Final = 20
 """Members of the consumer protocol are looked at ten times as often."""
@@ -61,11 +61,17 @@ def run(lineup: Lineup) -> Outcome:
     outcome = Outcome(
         "python_workers",
         f"{WORK_MS} ms of asyncio work per record, 1,000 keys, 1 partition, 64 at work",
-        ("way", "share of ideal %", "records out of key order", "own CPU us per record"),
+        (
+            "way",
+            "share of ideal %",
+            f"at work, of {WORKERS}",
+            "records out of key order",
+            "own CPU us per record",
+        ),
     )
     load = Load(WORKERS, is_even=True)
     bare = [uvloop.run(bare_share(load)) for _ in range(3)]
-    outcome.rows.append((BARE, spread(bare, 1), "-", "-"))
+    outcome.rows.append((BARE, spread(bare, 1), "-", "-", "-"))
     with open_ways(lineup, load, outcome) as ways:
         measure(lineup, load, ways, outcome, statistics.median(bare))
     return outcome
@@ -137,8 +143,9 @@ def open_ways(lineup: Lineup, load: Load, outcome: Outcome) -> Iterator[list[Way
         for burst in range(WARM_BURST, WARM_BURST + WARM_BURSTS):
             (lanes,) = (way for way in ways if way.name == FOUR)
             progress(f"python_workers: {FOUR} is measured by keylane")
-            produce_burst(kafka, lanes.topic, burst, warm)
-            lanes.crew.await_burst(burst, sum(warm), READY_TIMEOUT_S)
+            counts = load.counts(IDEAL_S)
+            produce_burst(kafka, lanes.topic, burst, counts)
+            lanes.crew.await_burst(burst, sum(counts), READY_TIMEOUT_S)
         yield ways
 
 
@@ -148,6 +155,7 @@ def measure(lineup: Lineup, load: Load, ways: Sequence[Way], outcome: Outcome, b
     size, ideal_s = sum(counts), load.ideal_s(counts)
     shares: dict[str, list[float]] = {way.name: [] for way in ways}
     cpus: dict[str, list[float]] = {way.name: [] for way in ways}
+    at_work: dict[str, list[float]] = {way.name: [] for way in ways}
     wrongs, totals = dict.fromkeys(shares, 0), dict.fromkeys(shares, 0)
     for burst in range(1, min(lineup.repetitions, 3) + 1):
         for way in ways:
@@ -159,6 +167,7 @@ def measure(lineup: Lineup, load: Load, ways: Sequence[Way], outcome: Outcome, b
             with way.crew.changed:
                 spans = list(way.crew.bursts[burst].spans)
             shares[way.name].append(share_of_ideal(spans, ideal_s, size))
+            at_work[way.name].append(mean_at_work(spans))
             wrongs[way.name] += count_out_of_order(spans)
             totals[way.name] += len(spans)
             cpu_s = sum(usage.cpu_s for usage in meter.usage.values())
@@ -166,13 +175,25 @@ def measure(lineup: Lineup, load: Load, ways: Sequence[Way], outcome: Outcome, b
             way.crew.await_burst(burst, size, READY_TIMEOUT_S)
     for name, values in shares.items():
         wrong = f"{wrongs[name]} of {totals[name]}"
-        outcome.rows.append((name, spread(values, 1), wrong, spread(cpus[name], 0)))
+        busy = spread(at_work[name], 1)
+        outcome.rows.append((name, spread(values, 1), busy, wrong, spread(cpus[name], 0)))
         outcome.keep(name, share_percent=values, out_of_order=[wrongs[name]])
     for name in (ONE, FOUR):
         ours = median(shares[name])
         outcome.target(f"{name}: share of ideal %", ours, at_least=SHARE_LEAST)
         outcome.target(f"{name}: of bare tasks %", 100 * ours / bare, at_least=SHARE_LEAST)
         outcome.target(f"{name}: out of key order", wrongs[name], at_most=0)
+
+
+def mean_at_work(spans: Sequence[tuple[int, int, int, int]]) -> float:
+    """Return how many records were worked on at a time, between the first start and the last end.
+
+    Work that takes longer than it was asked to counts as work here, and not in the share.
+    """
+    if not spans:
+        return 0.0
+    work_ns = sum(end - start for _, _, start, end in spans)
+    return work_ns / (max(span[3] for span in spans) - min(span[2] for span in spans))
 
 
 @contextmanager

@@ -201,18 +201,24 @@ class Consumer:
     # -- records --------------------------------------------------------------------------
 
     async def getmany(
-        self, *parts: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+        self,
+        *parts: TopicPartition,
+        timeout_ms: float = 0,
+        max_records: int | None = None,
+        max_partition_records: int | None = None,
     ) -> Records:
         """Return records of each partition, or of these; none when the time is over.
 
         Returns early without any when the group asks for partitions: see `to_be_revoked`.
-        max_records: None is `max_poll_records`.
+        max_records: None is `max_poll_records`. max_partition_records: of each partition, so that
+        more of them have records here; None: as many.
         Raises: RecordsCorrupt, OffsetMissing, TopicDenied, GroupDenied, and other errors of
         `keylane.client.errors`, when there are no records before them.
         """
         session = self._running()
         count = self.settings.max_poll_records if max_records is None else max_records
-        records = await session.poll(parts, timeout_ms / 1000, max(1, count))
+        part_count = None if max_partition_records is None else max(1, max_partition_records)
+        records = await session.poll(parts, timeout_ms / 1000, max(1, count), part_count)
         session.metrics.records += records.count
         return records
 

@@ -236,15 +236,23 @@ class ConsumerSession:
     # -- one poll -------------------------------------------------------------------------
 
     async def poll(
-        self, parts: Collection[TopicPartition], timeout_s: float, count_max: int
+        self,
+        parts: Collection[TopicPartition],
+        timeout_s: float,
+        count_max: int,
+        part_count_max: int | None,
     ) -> Records:
-        """Return records, or none when the time is over or the group wants something back."""
+        """Return records, or none when the time is over or the group wants something back.
+
+        part_count_max: of each partition; None: `count_max`.
+        """
+        each_max = count_max if part_count_max is None else part_count_max
         lists: dict[TopicPartition, RecordList] = {}
         left = count_max
 
         def take(reading: Reading) -> int:
             nonlocal left
-            found = reading.take(left)
+            found = reading.take(min(left, each_max))
             if found is not None:
                 lists[reading.part] = found
                 left -= len(found)

@@ -185,10 +185,19 @@ class ReportingConsumer(Consumer):
         self.on_stop: Callable[[], None] = lambda: None
 
     async def getmany(
-        self, *parts: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
+        self,
+        *parts: TopicPartition,
+        timeout_ms: float = 0,
+        max_records: int | None = None,
+        max_partition_records: int | None = None,
     ) -> Records:
         """Poll; stop where the parent asks for it."""
-        records = await super().getmany(*parts, timeout_ms=timeout_ms, max_records=max_records)
+        records = await super().getmany(
+            *parts,
+            timeout_ms=timeout_ms,
+            max_records=max_records,
+            max_partition_records=max_partition_records,
+        )
         if self._is_stopping():
             self.on_stop()
         return records

@@ -63,6 +63,7 @@ class ConsumerGroup:
         self.topics: dict[str, GroupTopic] = {}
         self.target: dict[str, Lanes] = {}
         self.moves: deque[Move] = deque(maxlen=MOVES_KEPT)
+        self.is_rough = True  # was not dealt out by load: the next plan for it is fine
         self.epoch = -1
         """The highest epoch that any member was answered."""
         self.turn = 0
@@ -335,6 +336,7 @@ class ConsumerGroup:
                 if owners.get(lane, identity) != identity
             ]
         self.target, self.planned_s = target, now_s
+        self.is_rough = reason != LOAD
         self.moves.extend(moves)
         self._unsettled = {name for name, one in self.members.items() if not self._is_settled(one)}
         return moves

@@ -36,11 +36,17 @@ class WatchedSource(FakeSource):
         *partitions: TopicPartition,
         timeout_ms: int = 0,
         max_records: int | None = None,
+        max_partition_records: int | None = None,
     ) -> list[ConsumerRecord]:
         for (place, _), count in self.journal.at_work.items():
             is_given_up = place in self.to_be_revoked() - self.was_lost
             assert not (count and is_given_up), "given up at work"
-        return await super().getmany(*partitions, timeout_ms=timeout_ms, max_records=max_records)
+        return await super().getmany(
+            *partitions,
+            timeout_ms=timeout_ms,
+            max_records=max_records,
+            max_partition_records=max_partition_records,
+        )
 
     def next_offset(self, place: TopicPartition) -> int:
         """Return the lowest offset that is not committed."""

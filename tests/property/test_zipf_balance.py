@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keylane.assignor.gain import find_gain
+from keylane.assignor.level import FINE
 from keylane.assignor.model import Lane, LaneTopic, Member
 from keylane.assignor.sticky import plan_sticky
 from keylane.keyrange.hash import key_hash
@@ -56,3 +57,25 @@ def test_the_busiest_of_32_members_has_what_keys_allow(names, exponent, lane_cou
     assert asked is not None and again is not None
     assert not again.is_worth(RECORDS)
     assert asked.is_worth(RECORDS) or before <= 1.2 * allowed
+
+
+@settings(max_examples=60)
+@given(names=st.text("abcdef", min_size=1, max_size=6), member_count=st.integers(2, 8))
+def test_even_keys_are_shared_to_a_hundredth_by_few_moves(names, member_count) -> None:
+    """256 lanes that were dealt out by their number: some members had a tenth more keys."""
+    topic = LaneTopic(name="orders", partition_count=1, lane_count=256)
+    loads = loads_of(topic, names, 0.0)
+    members = [
+        Member(member_id=f"m{number}", topics=frozenset({"orders"}))
+        for number in range(member_count)
+    ]
+    first = plan_sticky(members, [topic], {})
+    unaware = [replace(one, owned=first[one.member_id]) for one in members]
+
+    plan = plan_sticky(unaware, [topic], loads, margins=FINE)
+
+    mean = sum(loads.values()) / member_count
+    sums = [sum(loads[lane] for lane in lanes) for lanes in plan.values()]
+    moved = sum(len(set(plan[name]) - set(owned)) for name, owned in first.items())
+    assert max(sums) <= 1.012 * mean
+    assert moved <= topic.lane_count / 8

@@ -82,6 +82,7 @@ class FakeSource:
         *partitions: TopicPartition,
         timeout_ms: int = 0,
         max_records: int | None = None,
+        max_partition_records: int | None = None,
     ) -> list[ConsumerRecord]:
         loop = asyncio.get_running_loop()
         self.polls.append((loop.time(), frozenset(self._paused)))
@@ -96,7 +97,8 @@ class FakeSource:
         ends_s = loop.time() + timeout_ms / 1000
         while True:
             self._news.clear()
-            records = self._take(max_records or 500)
+            count_max = max_records or 500
+            records = self._take(count_max, max_partition_records or count_max)
             left_s = ends_s - loop.time()
             if records or self._next or self._lost or left_s <= 0:
                 return records
@@ -106,12 +108,13 @@ class FakeSource:
             except TimeoutError:
                 return []
 
-    def _take(self, count_max: int) -> list[ConsumerRecord]:
+    def _take(self, count_max: int, of_each_max: int) -> list[ConsumerRecord]:
         taken: list[ConsumerRecord] = []
         for place, position in self.positions.items():
             if place in self._paused or place in self._next | self._thereafter:
                 continue
-            found = self.logs[place][position : position + count_max - len(taken)]
+            count = min(count_max - len(taken), of_each_max)
+            found = self.logs[place][position : position + count]
             self.positions[place] += len(found)
             taken += found
         return taken

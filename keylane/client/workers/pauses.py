@@ -35,6 +35,10 @@ class QueueRoom(NamedTuple):
         """More than a half is taken; below it, all is open again."""
         return 2 * self.queued_count > self.queued_max or 2 * self.held_bytes > self.held_bytes_max
 
+    def share_of_one(self, partition_count: int) -> int:
+        """Return the records that may wait of one partition, at least 1."""
+        return max(1, self.queued_max // max(1, partition_count))
+
     def records_max(self) -> int:
         """Return how many further records have room, at least 1, if they are like those before."""
         by_bytes = int((self.held_bytes_max - self.held_bytes) / self.record_bytes)
@@ -60,7 +64,7 @@ def plan_pauses(
         return PausePlan(frozenset(assigned) - before, frozenset())
     if not room.is_half_full:
         return PausePlan(frozenset(), before)
-    share = max(1, room.queued_max // max(1, len(assigned)))
+    share = room.share_of_one(len(assigned))
     counts = {place: waiting_count(place) for place in assigned}
     return PausePlan(
         frozenset(place for place, count in counts.items() if count > share) - before,

@@ -35,6 +35,9 @@ POLL_MS: Final = 500
 """A poll without records takes this long; what a stop waits for at most."""
 POLL_PAUSED_MS: Final = 100
 """While some partitions are paused: they are resumed by a poll, with half of their part waiting."""
+POLL_SHARE_MIN: Final = 16
+"""A poll takes the fair share of a partition, for a lane has few keys and many side by side keep
+workers busy to the end; of many partitions it takes as much, for small lists cost more."""
 DRAIN_PAUSE_S: Final = 0.05
 """Between two polls without records, while work of a revoked partition goes on."""
 FULL_PAUSE_S_MAX: Final = 1.0
@@ -232,7 +235,16 @@ class Workers:
         self._ledger.flush()
         if not self._is_stopping:
             self._change_pauses()
-        polled = await self._source.getmany(timeout_ms=timeout_ms, max_records=records_max)
+        share = self._room().share_of_one(len(self._source.assignment()))
+        self._pool.is_watched = bool(self._paused)
+        try:
+            polled = await self._source.getmany(
+                timeout_ms=timeout_ms,
+                max_records=records_max,
+                max_partition_records=max(POLL_SHARE_MIN, share),
+            )
+        finally:
+            self._pool.is_watched = False
         self._lost_seen = frozenset()
         self._look_at_lost()
         self._look_at_revokes()
@@ -280,7 +292,12 @@ class Workers:
             self._pool.is_watched = False
 
     def _look(self) -> None:
-        """After each record, while the poll loop waits: wake it if it may go on."""
+        """After each record, while the poll loop waits: wake it if it may go on.
+
+        A poll that goes on without the partitions that are paused gets them as well then.
+        """
+        if self._paused and not self._is_stopping and not self._room().is_half_full:
+            self._change_pauses()
         if self._is_stopping:
             may_go_on = not self._queues.at_work_count
         else:

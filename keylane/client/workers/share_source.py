@@ -104,6 +104,7 @@ class ShareSource:
         *_partitions: TopicPartition,
         timeout_ms: int = 0,
         max_records: int | None = None,  # noqa: ARG002 - max.poll.records bounds it
+        max_partition_records: int | None = None,  # noqa: ARG002 - the broker mixes them
     ) -> list[ConsumerRecord]:
         """Return the records of a poll; none while some of the last one are not finished."""
         if self._open:

@@ -47,8 +47,12 @@ class Source(Protocol):
         *partitions: TopicPartition,
         timeout_ms: int = 0,
         max_records: int | None = None,
+        max_partition_records: int | None = None,
     ) -> Iterable[ConsumerRecord] | Mapping[TopicPartition, Sequence[ConsumerRecord]]:
-        """Return records, ascending in each partition; none after `timeout_ms` without any."""
+        """Return records, ascending in each partition; none after `timeout_ms` without any.
+
+        max_partition_records: of each partition, so that more keys are there to be worked on.
+        """
 
     def mark_done(self, *records: ConsumerRecord) -> None:
         """Take records as done; the next commit covers them. Those of lost partitions it drops."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keylane.assignor.gain import Gain, find_gain
+from keylane.assignor.level import FINE
 from keylane.assignor.model import Lane, LaneTopic, Member
 
 ORDERS = LaneTopic(name="orders", partition_count=2, lane_count=4)
@@ -67,3 +68,10 @@ def test_a_gain_must_be_large_and_sure(busiest, moved_count, record_count, is_wo
     gain = Gain(busiest, 1.0, 1 / 8, moved_count)
 
     assert gain.is_worth(record_count) is is_worth
+
+
+def test_a_fine_gain_is_a_hundredth_that_is_no_chance() -> None:
+    """For lanes that were dealt out before their load was known."""
+    assert Gain(1.01, 1.0, 1 / 8, 3).is_worth(1e9, FINE)
+    assert not Gain(1.009, 1.0, 1 / 8, 3).is_worth(1e9, FINE)
+    assert not Gain(1.05, 1.0, 1 / 8, 3).is_worth(8 * 5_000, FINE)  # 5,250, give or take 72

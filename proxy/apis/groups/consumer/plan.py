@@ -9,6 +9,7 @@ from typing import Final
 
 from keylane.assignor.checks import find_faults
 from keylane.assignor.gain import find_gain
+from keylane.assignor.level import COARSE, FINE
 from keylane.assignor.sticky import plan_sticky
 from keylane.proxy.apis.groups.consumer.wish import find_names
 from keylane.proxy.apis.groups.lane_topics import lane_loads, lane_topic
@@ -91,14 +92,15 @@ async def _plan(name: str, group: ConsumerGroup, context: Context) -> None:
     started_s = context.clock()
     lanes = [topic.lanes for topic in topics.values()]
     loads = lane_loads(views, context)
+    margins = FINE if reason == LOAD and group.is_rough else COARSE
     if reason == LOAD:
-        gain = await context.in_thread(find_gain, members, lanes, loads) if loads else None
+        gain = await context.in_thread(find_gain, members, lanes, loads, margins) if loads else None
         measured = sum(context.loads.record_count(view) for view in views.values())
-        if gain is None or not gain.is_worth(measured):
+        if gain is None or not gain.is_worth(measured, margins):
             group.skip_plan(context.clock())
             return
     # Lanes that members keep stay where they are; a better balance waits for the next look.
-    plan_for = partial(plan_sticky, evens_out=reason == LOAD)
+    plan_for = partial(plan_sticky, evens_out=reason == LOAD, margins=margins)
     plan = await context.in_thread(plan_for, members, lanes, loads)
     faults = find_faults(plan, members, lanes)
     if faults:

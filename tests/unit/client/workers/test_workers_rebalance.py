@@ -191,6 +191,46 @@ def test_full_queues_pause_all_and_polls_go_on():
     assert max(b - a for (a, _), (b, _) in zip(source.polls, source.polls[1:], strict=False)) <= 1
 
 
+def test_a_hot_partition_goes_on_before_the_workers_have_nothing_to_do():
+    """It is paused at more than its part; the poll that waits for the other one has it again."""
+    keys = [b"key-%d" % (number % 40) for number in range(2_000)]
+    journal = Journal(lambda record: 0.001)
+
+    async def script(source: FakeSource, workers: Workers) -> None:
+        await when(lambda: len(journal.ended) == 2_004)
+        assert asyncio.get_running_loop().time() == pytest.approx(2_004 * 0.001 / 4, rel=0.05)
+        workers.stop()
+
+    source = run(
+        lambda: FakeSource(*make_records(P0, keys), *make_records(P1, [b"ada"] * 4)),
+        journal,
+        script,
+        concurrency=4,
+        max_queued=100,
+    )
+
+    assert any(places == {P0} for _, places in source.polls), "it was paused by itself"
+
+
+def test_a_poll_takes_the_part_of_each_partition():
+    """With 20 places and two partitions: 16 at least of one, and the other is there as well."""
+    journal = Journal(lambda record: 1.0)
+
+    async def script(source: FakeSource, workers: Workers) -> None:
+        await when(lambda: len(journal.ended) == 20)
+        workers.stop()
+
+    run(
+        lambda: FakeSource(*make_records(P0, [b"ada"] * 100), *make_records(P1, [b"ben"] * 4)),
+        journal,
+        script,
+        concurrency=4,
+        max_queued=20,
+    )
+
+    assert [each.partition for each in journal.begun[:4]] == [0, 1, 0, 1]
+
+
 def test_bytes_bound_the_queue():
     """Large records stop polls by their bytes."""
     big = b"x" * 1_000_000

@@ -1,0 +1,66 @@
+"""Polls of a consumer on a fake node: bounds, and the order of answers."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from keylane.client import fetcher
+from keylane.client.fetches import FetchOutcome, ReadBatches, read_batches
+from keylane.client.values import TopicPartition
+from tests.reference.client_node import FakeCluster
+from tests.unit.client.conftest import StageFactory
+from tests.unit.client.test_consumer_reads import batch, read
+
+PART, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+async def asked(cluster: FakeCluster, fetch_count: int) -> None:
+    """Wait until so many fetches came: the answers of all but the last are taken."""
+    async with asyncio.timeout(10):
+        while len(cluster.fetches) < fetch_count:  # noqa: ASYNC110 - a list has no event
+            await asyncio.sleep(0)
+
+
+async def test_a_poll_has_a_bound_for_each_partition(stage: StageFactory) -> None:
+    """So that one with many records leaves room for the others."""
+    cluster = FakeCluster()
+    for part in (PART, OTHER):
+        cluster.append(part, batch(0, 10))
+    here = await stage(cluster, assign=[PART, OTHER])
+
+    first = await here.consumer.getmany(timeout_ms=5_000, max_partition_records=3)
+    second = await here.consumer.getmany(max_records=5, max_partition_records=3)
+
+    assert {part: list(found.offsets) for part, found in first.items()} == {
+        PART: [0, 1, 2],
+        OTHER: [0, 1, 2],
+    }
+    assert sorted(len(found) for found in second.values()) == [2, 3]
+
+
+async def test_no_answer_overtakes_one_that_the_thread_reads(
+    stage: StageFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small answer would be read on the loop, and waits behind a large compressed one."""
+    may_read = threading.Event()
+
+    def read_late(outcome: FetchOutcome) -> ReadBatches:
+        if outcome.whole is not None and outcome.whole.compressed_bytes:
+            assert may_read.wait(10)
+        return read_batches(outcome)
+
+    monkeypatch.setattr(fetcher, "read_batches", read_late)
+    cluster = FakeCluster()
+    cluster.append(PART, batch(0, 50_000, form="lz4"))
+    here = await stage(cluster, assign=[PART])
+    await asked(cluster, 2)
+    cluster.append(PART, batch(50_000, 1))
+    await asked(cluster, 3)
+
+    assert not (await here.consumer.getmany(timeout_ms=20)).count
+    may_read.set()
+
+    assert await read(here, 50_001) == list(range(50_001))
