@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -23,6 +24,12 @@ log = logging.getLogger("keylane.client.commits")
 
 DEADLINE_S: Final = 60.0
 """Time in which a commit is tried again: Kafka's default.api.timeout.ms."""
+GIVE_WAY_PAUSE_S_MIN: Final = 1.0
+GIVE_WAY_PAUSE_S_MAX: Final = 5.0
+"""Pauses before a member gives way once more: they double while that was of no help, for each time
+is a rebalance. They are short again after ten of them in which it did not. A commit waits that long
+at most, and so do a revoke and a stop behind it."""
+CALM_PAUSES: Final = 10
 
 
 class Owner(Protocol):
@@ -63,6 +70,7 @@ class Committer:
         self._now_s = asyncio.get_running_loop().time
         self._range_count = 0
         """Ranges that are done and not committed, or more."""
+        self._give_way_pause_s, self._give_way_from_s = 0.0, -math.inf
         self.fatal: KeylaneError | None = None
         """The error of a commit in the background, where trying again is of no use."""
 
@@ -192,18 +200,38 @@ class Committer:
             if self._now_s() > until_s:
                 raise problem or e.CoordinatorUnavailable(f"group {member.group_id}: no answer")
             if isinstance(problem, e.RangesFull):
-                if not member.member_id:
-                    raise problem
-                log.warning(
-                    "the group has too many ranges of records that are done, so this member joins "
-                    "anew and the records before them are read again group_id=%s "
-                    "remedy=finish slow records, or raise individual_commits_max",
-                    member.group_id,
-                )
-                if not await self._owner.give_way():
-                    raise problem
-                raise e.PartitionLost("the group had no room for what was done: it is read again")
+                await self._give_way(member, problem)
             await asyncio.sleep(self._settings.retry_backoff_s)
+
+    async def _give_way(self, member: CommitMember, problem: e.RangesFull) -> None:
+        """Let other members go on; do nothing within a pause: others may make room meanwhile.
+
+        Raises: PartitionLost; RangesFull, it is in no group.
+        """
+        if not member.member_id:
+            raise problem
+        if not self._may_give_way():
+            return
+        log.warning(
+            "the group has too many ranges of records that are done, so this member joins "
+            "anew and the records before them are read again group_id=%s "
+            "remedy=finish slow records, or raise individual_commits_max",
+            member.group_id,
+        )
+        if not await self._owner.give_way():
+            raise problem
+        raise e.PartitionLost("the group had no room for what was done: it is read again")
+
+    def _may_give_way(self) -> bool:
+        """Return whether the pause since the last time is over; a next one begins then."""
+        now_s = self._now_s()
+        if now_s < self._give_way_from_s:
+            return False
+        calm_s = CALM_PAUSES * self._give_way_pause_s
+        doubled_s = 2 * self._give_way_pause_s if now_s < self._give_way_from_s + calm_s else 0.0
+        self._give_way_pause_s = min(GIVE_WAY_PAUSE_S_MAX, max(GIVE_WAY_PAUSE_S_MIN, doubled_s))
+        self._give_way_from_s = now_s + self._give_way_pause_s
+        return True
 
     def _check_kept(
         self, readings: Mapping[TopicPartition, Reading | None], entries: Iterable[CommitEntry]

@@ -6,7 +6,7 @@ A machine collects them in the order in which they happened; `Effects.take` hand
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from keylane.client.values import TopicPartition
 from keylane.errors import KeylaneError
@@ -45,12 +45,20 @@ class CoordinatorMoved(NamedTuple):
 Effect = PartsAssigned | RevokeRequested | PartsLost | GroupFailed | CoordinatorMoved
 
 
+REMEDIES: Final = {
+    23: "a member of the classic protocol assigns by cooperative-sticky: let the others do so "
+    "(partition.assignment.strategy), or take group_protocol='consumer' for all",
+}
+"""By the code of a refusal whose text does not say what to do."""
+
+
 class GroupRefused(KeylaneError):
     """A coordinator refused a member in a way that a retry does not change."""
 
     def __init__(self, group_id: str, code: int, name: str, message: str | None) -> None:
         """code, name: of the answer, by Kafka's protocol guide; message: the broker's own."""
-        super().__init__(f"group {group_id}: {name} ({code}): {message or 'no message'}")
+        text = message or REMEDIES.get(code, "no message")
+        super().__init__(f"group {group_id}: {name} ({code}): {text}")
         self.group_id, self.code, self.broker_message = group_id, code, message
 
 

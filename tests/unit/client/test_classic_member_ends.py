@@ -14,6 +14,7 @@ from keylane.client.group.classic_calls import (
     ClassicLeave,
 )
 from keylane.client.group.effects import (
+    GroupFailed,
     PartsLost,
 )
 from keylane.client.group.settings import GroupTopics
@@ -205,6 +206,18 @@ def test_a_refused_join_is_repeated_after_a_pause(code) -> None:
     assert table.machine.request(table.now_s) is None
     table.wait(0.2)
     table.ask(ClassicJoin)
+
+
+def test_a_group_of_other_strategies_is_refused_with_the_cure() -> None:
+    """INCONSISTENT_GROUP_PROTOCOL: of librdkafka's defaults, range and roundrobin, say."""
+    table = Table()
+    table.ask(ClassicJoin)
+
+    table.answer(23)
+
+    (failed,) = table.effects()
+    assert isinstance(failed, GroupFailed)
+    assert "cooperative-sticky" in str(failed.error)
 
 
 def test_what_nothing_was_asked_for_is_ignored(joined) -> None:

@@ -241,6 +241,23 @@ async def test_a_commit_without_room_gives_way(stage: StageFactory) -> None:
     assert here.group.rejoins == 1
 
 
+async def test_a_member_does_not_give_way_again_at_once(stage: StageFactory) -> None:
+    """Each time is a rebalance: the next commit waits for room instead, for a second first."""
+    cluster = log(has_ranges=True)
+    here = await stage(cluster, "t", group_id="g", enable_auto_commit=False, retry_backoff_ms=1)
+    here.group.assign({A: None})
+    await poll_until(here, A)
+    code = e.REBALANCE_IN_PROGRESS, e.MAX_INDIVIDUAL_COMMIT_REACHED
+    cluster.commit_codes.extend([code] * 3)
+    with pytest.raises(e.PartitionLost, match="no room"):
+        await here.consumer.commit()
+
+    await here.consumer.commit()
+
+    assert here.group.rejoins == 1
+    assert not cluster.commit_codes and cluster.commits
+
+
 @pytest.mark.parametrize("comes_back", [True, False])
 async def test_a_commit_that_gave_way_is_not_sent_again(
     stage: StageFactory, comes_back: bool, monkeypatch: pytest.MonkeyPatch
