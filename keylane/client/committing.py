@@ -136,8 +136,16 @@ class Committer:
         Raises: as `send` does.
         """
         async with self._lock:
-            for request in calls.split_entries(self._entries(readings)):
-                await self._send(request)
+            while True:
+                try:
+                    for request in calls.split_entries(self._entries(readings)):
+                        await self._send(request, is_renewed=True)
+                except e.RangesFull:
+                    if not self._owner.member().member_id:
+                        raise
+                    await asyncio.sleep(self._settings.retry_backoff_s)
+                else:
+                    return
 
     async def send(self, entries: Sequence[CommitEntry]) -> None:
         """Commit these.
@@ -168,8 +176,11 @@ class Committer:
                 found.append(CommitEntry(reading.part, offset, (), reading.key_ranges))
         return found
 
-    async def _send(self, request: Sequence[CommitEntry]) -> None:
-        """Send a request until every partition of it is committed, or cannot be."""
+    async def _send(self, request: Sequence[CommitEntry], *, is_renewed: bool = False) -> None:
+        """Send a request until every partition of it is committed, or cannot be.
+
+        is_renewed: it is made anew where there was no room: more is done then, and ranges join.
+        """
         until_s = self._now_s() + DEADLINE_S
         rest = list(request)
         readings = {entry.part: self._fetcher.readings.get(entry.part) for entry in rest}
@@ -201,6 +212,8 @@ class Committer:
                 raise problem or e.CoordinatorUnavailable(f"group {member.group_id}: no answer")
             if isinstance(problem, e.RangesFull):
                 await self._give_way(member, problem)
+                if is_renewed:
+                    raise problem
             await asyncio.sleep(self._settings.retry_backoff_s)
 
     async def _give_way(self, member: CommitMember, problem: e.RangesFull) -> None:
@@ -218,7 +231,12 @@ class Committer:
             "remedy=finish slow records, or raise individual_commits_max",
             member.group_id,
         )
-        if not await self._owner.give_way():
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                has_group = await self._owner.give_way()
+        except TimeoutError:  # all is lost, and the membership goes on to look for a coordinator
+            has_group = True
+        if not has_group:
             raise problem
         raise e.PartitionLost("the group had no room for what was done: it is read again")
 
@@ -271,6 +289,8 @@ class Committer:
             return False
         if code in e.COORDINATOR_BUSY or code in (e.REBALANCE_IN_PROGRESS, e.STALE_MEMBER_EPOCH):
             return False
+        if code == e.ILLEGAL_GENERATION and self._owner.member().is_moving:
+            return False  # it has what it claimed in the next generation, too
         if code in e.MEMBER_GONE:
             if tuple(_identity(self._owner.member())) != tuple(_identity(member)):
                 return False  # it has joined again meanwhile

@@ -265,6 +265,9 @@ class Fetcher:
                 self.arrived.set()
 
     def _reset(self, reading: Reading, place: str) -> None:
+        if reading.waiting_bytes:  # those before it are given first
+            self._back_off([reading])
+            return
         policy = self._settings.auto_offset_reset
         if policy == "none":
             text = f"{place}: no offset {reading.fetch_offset} in the log"

@@ -61,6 +61,10 @@ class CommitMember(Protocol):
     def instance_id(self) -> str | None:
         """Name of a static member (KIP-345)."""
 
+    @property
+    def is_moving(self) -> bool:
+        """True: the group may have a next generation, which the member does not know yet."""
+
 
 class LoneMember(NamedTuple):
     """A consumer that commits to a group without being in it, as with `assign`."""
@@ -69,6 +73,7 @@ class LoneMember(NamedTuple):
     member_id: str = ""
     epoch_or_generation: int = -1
     instance_id: str | None = None
+    is_moving: bool = False
 
 
 class CommitEntry(NamedTuple):

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 
 from keylane.client.values import Committed, ConsumerRecord, TopicPartition
-from keylane.client.workers.source import PlainSettings
+from keylane.client.workers.source import PlainSettings, SourceSettings
 
 P0, P1, P2 = (TopicPartition("orders", number) for number in range(3))
 
@@ -29,7 +29,7 @@ def make_records(place: TopicPartition, keys: Sequence[bytes | None]) -> list[Co
 class FakeSource:
     """Logs in memory. `done`, `commits`, `given_up` and `polls` are what the workers did."""
 
-    settings = PlainSettings("billing")
+    settings: SourceSettings = PlainSettings("billing")
 
     def __init__(self, *records: ConsumerRecord) -> None:
         self.logs: dict[TopicPartition, list[ConsumerRecord]] = defaultdict(list)

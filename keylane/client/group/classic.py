@@ -73,6 +73,10 @@ class _Sent:
     at_s: float
 
 
+MOVING: Final = (ClassicPhase.JOINING, ClassicPhase.PLANNING, ClassicPhase.SYNCING)
+"""The coordinator may have a generation that the member has no assignment of."""
+
+
 class ClassicMember:
     """One member.
 
@@ -113,7 +117,9 @@ class ClassicMember:
     def member(self) -> MemberIdentity:
         """Identity for other requests: the generation in which the parts were assigned."""
         group_id, instance_id = self._settings.group_id, self._settings.instance_id
-        return MemberIdentity(group_id, self._member_id, self._owned_generation_id, instance_id)
+        generation_id = self._owned_generation_id
+        is_moving = generation_id != NO_GENERATION and self.phase in MOVING
+        return MemberIdentity(group_id, self._member_id, generation_id, instance_id, is_moving)
 
     @property
     def topics_to_count(self) -> frozenset[str]:
@@ -178,6 +184,11 @@ class ClassicMember:
             self._after_leave = ClassicPhase.JOINING
         elif is_new and self.phase is not ClassicPhase.STALE:
             self._begin_join(now_s)
+
+    def matched(self, subscribed: GroupTopics, now_s: float) -> None:
+        """Take the topics that a pattern matches now; a member that is out, or leaves, stays so."""
+        if not self.is_out and self.phase is not ClassicPhase.LEAVING:
+            self.subscribe(subscribed, now_s)
 
     def release(self, parts: Iterable[TopicPartition], now_s: float) -> None:
         """Give up parts that were asked back; with the last of them the member joins again."""

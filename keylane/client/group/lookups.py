@@ -86,7 +86,7 @@ class Lookups:
             names = await self._topics.topics()
             matching = matching_topics(names, self.subscribed.pattern)
             self.is_new = False
-            machine.subscribe(
+            machine.matched(
                 GroupTopics(self.subscribed.topics | matching, self.subscribed.pattern), now_s
             )
         else:

@@ -64,6 +64,8 @@ class MemberIdentity(NamedTuple):
     epoch_or_generation: int
     """Member epoch (KIP-848) or generation; -1: it is no member now."""
     instance_id: str | None = None
+    is_moving: bool = False
+    """True: the group may have a next generation, which this member does not know yet."""
 
 
 class GroupTopics(NamedTuple):

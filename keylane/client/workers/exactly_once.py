@@ -40,6 +40,10 @@ class ExactlyOnce(Workers):
     ) -> None:
         if source.settings.group_id is None:
             raise ConfigInvalid("group_id: exactly-once needs a group")
+        if getattr(source.settings, "enable_auto_commit", False):
+            raise ConfigInvalid(
+                "enable_auto_commit: exactly-once needs False, so that transactions alone commit"
+            )
         if options.get("commit_interval_s") == 0:
             raise ConfigInvalid("commit_interval_s: a transaction for each record is not offered")
         self._seekable, self._producer, self._group = source, producer, source.settings.group_id
@@ -67,10 +71,11 @@ class ExactlyOnce(Workers):
         self._queues.lose(places)
         if self._executor.can_cancel:
             self._pool.cancel(places.keys())
-        assigned = self._source.assignment()
         for place, offset in places.items():
-            if place in assigned:
-                committed = await self._seekable.committed(place)
+            if place not in self._source.assignment():
+                continue
+            committed = await self._seekable.committed(place)
+            if place in self._source.assignment():  # it may have been lost meanwhile
                 self._seekable.seek(place, committed.offset if committed is not None else offset)
         self._hold_again(places)
         self._transactions.redone()

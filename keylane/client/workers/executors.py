@@ -14,6 +14,7 @@ import logging
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -21,7 +22,7 @@ from typing import Any, Final, Literal, Protocol
 
 from keylane.client.values import ConsumerRecord
 from keylane.client.workers.errors import HandlerInvalid, ProcessDied, WorkTimedOut, place_of
-from keylane.client.workers.process_child import serve
+from keylane.client.workers.process_child import STOP_SIGNALS, serve
 
 log = logging.getLogger("keylane.workers")
 
@@ -239,7 +240,11 @@ class _Child:
         self.process = context.Process(
             target=serve, args=(end, handle), name="keylane-worker", daemon=True
         )
-        self.process.start()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         end.close()  # else its death would not close the pipe
 
     def end(self) -> None:

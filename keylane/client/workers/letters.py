@@ -73,7 +73,7 @@ def letter_headers(
     The message has the error's type and text: whatever the text shows is in the topic, next to the
     record itself.
     """
-    text = f"{type(error).__qualname__}: {error}"[:MESSAGE_CHARACTERS_MAX]
+    text = f"{type(error).__qualname__}: {_text_of(error)}"[:MESSAGE_CHARACTERS_MAX]
     values = {
         "topic": record.topic,
         "partition": record.partition,
@@ -82,5 +82,13 @@ def letter_headers(
         "delivery.count": attempts,
         "message": text,
     }
-    own = [(HEADER + name, str(value).encode()) for name, value in values.items()]
+    own = [(HEADER + name, str(value).encode(errors="replace")) for name, value in values.items()]
     return [*read_headers(record.raw_headers), *own]
+
+
+def _text_of(error: Exception) -> str:
+    """Return the error's text: a letter is written whatever its class makes of it."""
+    try:
+        return str(error)
+    except Exception as cause:  # noqa: BLE001 - the handler's own class
+        return f"no text, {type(cause).__qualname__} in __str__"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from keylane.client.values import ConsumerRecord
 
@@ -13,13 +13,23 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+"""Blocked in a process while it starts: it would end before it can stay."""
+
+
 class HandlerRaised(Exception):
     """Stands for an error of the handler that cannot be pickled; the text is its type's name."""
 
 
 def serve(pipe: Connection, handle: Callable[[ConsumerRecord], Any]) -> None:
-    """Work until the pipe is closed. Answers are (result, error)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C reaches the parent, which ends this one
+    """Work until the pipe is closed. Answers are (result, error).
+
+    Ctrl+C and a SIGTERM of the whole process group reach the parent as well. It has the record at
+    work ended, and closes the pipe then.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stay)  # not SIG_IGN: what the handler starts would inherit it
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     while True:
         try:
             record = pipe.recv()
@@ -38,6 +48,10 @@ def serve(pipe: Connection, handle: Callable[[ConsumerRecord], Any]) -> None:
             pipe.send_bytes(packed)
         except OSError:
             return
+
+
+def _stay(_number: int, _frame: object) -> None:
+    """Work on."""
 
 
 def portable(error: Exception) -> Exception:

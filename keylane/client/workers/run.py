@@ -27,6 +27,7 @@ from keylane.client.workers.source import Measured, Source, TakesOutcomes, recor
 from keylane.client.workers.spans import with_spans
 from keylane.client.workers.tallies import Tallies
 from keylane.client.workers.view import WorkersView
+from keylane.errors import ConfigInvalid
 from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.workers")
@@ -68,6 +69,11 @@ class Workers:
 
     def __init__(self, source: Source, handle: Handler, **options: Unpack[WorkerOptions]) -> None:
         settings = WorkerSettings(**options)
+        if getattr(source.settings, "revoke_completion", None) == "same-poll":
+            raise ConfigInvalid(
+                "revoke_completion: workers need 'next-poll', so that work ends before a partition"
+                " goes"
+            )
         self._settings, self._source = settings, source
         self._executor = make_executor(
             handle, settings.executor, settings.concurrency, settings.timeout_s

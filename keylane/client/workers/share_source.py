@@ -95,9 +95,11 @@ class ShareSource:
         trace: TracebackType | None,
     ) -> None:
         """Send the outcomes; what has none is released."""
-        await self.commit()
-        await self._in_thread(self._consumer.close)
-        self._thread.shutdown(wait=False)
+        try:
+            await self.commit()
+        finally:
+            await self._in_thread(self._consumer.close)
+            self._thread.shutdown(wait=False)
 
     async def getmany(
         self,

@@ -23,7 +23,7 @@ class FakeGroup:
         self.assignments = assignments
         self.released: list[frozenset[TopicPartition]] = []
         self.polls = self.rejoins = 0
-        self.has_left = False
+        self.has_left = self.is_moving = False
         self.epoch = 1
         self.wish: tuple[frozenset[str], str | None] = (frozenset(), None)
 
@@ -51,7 +51,7 @@ class FakeGroup:
 
     @property
     def member(self) -> CommitMember:
-        return LoneMember("g", "m", self.epoch)
+        return LoneMember("g", "m", self.epoch, is_moving=self.is_moving)
 
     def assign(self, parts: Mapping[TopicPartition, LaneRange | None]) -> None:
         self.assignments.on_assigned(parts)

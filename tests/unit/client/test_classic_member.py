@@ -40,7 +40,7 @@ def test_a_first_join_asks_for_a_member_id() -> None:
     table.answer(79, member_id="m")
 
     assert table.ask(ClassicJoin).member_id == "m"
-    assert table.machine.member == ("g", "m", -1, None)
+    assert table.machine.member[:4] == ("g", "m", -1, None)
 
 
 def test_a_follower_syncs_with_nothing() -> None:
@@ -57,7 +57,7 @@ def test_a_follower_syncs_with_nothing() -> None:
     assert table.machine.request(table.now_s + 2.9) is None
     table.wait(3.0)
     assert table.ask(ClassicBeat).generation_id == 1
-    assert table.machine.member == ("g", "m", 1, None)
+    assert table.machine.member[:4] == ("g", "m", 1, None)
 
 
 def test_a_leader_plans_as_partitions_are_counted() -> None:

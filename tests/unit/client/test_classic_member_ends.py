@@ -12,6 +12,7 @@ from keylane.client.group.classic_calls import (
     ClassicBeat,
     ClassicJoin,
     ClassicLeave,
+    ClassicSync,
 )
 from keylane.client.group.effects import (
     GroupFailed,
@@ -218,6 +219,32 @@ def test_a_group_of_other_strategies_is_refused_with_the_cure() -> None:
     (failed,) = table.effects()
     assert isinstance(failed, GroupFailed)
     assert "cooperative-sticky" in str(failed.error)
+
+
+def test_a_member_knows_that_the_group_moves_on(joined) -> None:
+    """From its join to its assignment it has the generation of before."""
+    joined.beat(27)
+    joined.ask(ClassicJoin)
+    moving = [joined.machine.member]
+    joined.answer(member_id="m", generation_id=2, leader="other")
+    moving.append(joined.machine.member)
+    joined.ask(ClassicSync)
+    joined.give(0, 1)
+
+    assert [(each.epoch_or_generation, each.is_moving) for each in moving] == [(1, True)] * 2
+    member = joined.machine.member
+    assert (member.epoch_or_generation, member.is_moving) == (2, False)
+
+
+def test_a_pattern_that_matches_late_does_not_bring_a_member_back(joined) -> None:
+    """Its topics were looked up when the member left."""
+    joined.machine.leave(joined.now_s)
+    joined.machine.matched(GroupTopics(frozenset({"t", "u"}), ".*"), joined.now_s)
+
+    joined.ask(ClassicLeave)
+    joined.answer()
+
+    assert joined.machine.phase is ClassicPhase.IDLE
 
 
 def test_what_nothing_was_asked_for_is_ignored(joined) -> None:

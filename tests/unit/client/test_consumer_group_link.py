@@ -10,7 +10,10 @@ from keylane.client import errors as e
 from keylane.client.listener import Parts, Ranges, RebalanceListener
 from keylane.client.values import TopicPartition
 from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.tasks import spawn
+from keylane.wire import extensions as x
 from keylane.wire.extensions import LaneRange
+from keylane.wire.primitives import read_tags
 from tests.reference.batches import Batch, Record
 from tests.reference.client_node import FakeCluster
 from tests.unit.client.conftest import Stage, StageFactory
@@ -239,6 +242,44 @@ async def test_a_commit_without_room_gives_way(stage: StageFactory) -> None:
 
     assert cluster.members == [("m", 1)]
     assert here.group.rejoins == 1
+
+
+async def test_a_commit_between_two_generations_is_sent_again(stage: StageFactory) -> None:
+    """The coordinator has the next generation, the member not yet: nothing is lost by that."""
+    cluster = log()
+    here = await stage(cluster, "t", group_id="g", enable_auto_commit=False, retry_backoff_ms=1)
+    here.group.assign({A: None})
+    await poll_until(here, A)
+    here.group.is_moving = True
+    cluster.commit_codes.extend([(e.ILLEGAL_GENERATION, 0)] * 2)
+
+    await here.consumer.commit()
+
+    assert here.group.rejoins == 0
+    assert [entry.committed_offset for _, entry in cluster.commits] == [10]
+
+
+async def test_ranges_that_join_within_the_pause_need_no_way(stage: StageFactory) -> None:
+    """Record 0 ends after the refusal: the next request has one range, and there is room."""
+    cluster = log(has_ranges=True)
+    here = await stage(cluster, "t", group_id="g", enable_auto_commit=False, retry_backoff_ms=1)
+    here.group.assign({A: None})
+    records = list((await here.consumer.getmany(timeout_ms=5_000)).all())
+    here.consumer.mark_done(*records[1::2])
+    code = e.REBALANCE_IN_PROGRESS, e.MAX_INDIVIDUAL_COMMIT_REACHED
+    cluster.commit_codes.append(code)
+    with pytest.raises(e.PartitionLost, match="no room"):
+        await here.consumer.commit()
+    cluster.commit_codes.extend([code] * 2)
+    waiting = spawn(here.consumer.commit(), "commit")
+    while len(cluster.commit_codes) > 1:  # noqa: ASYNC110 - a list has no event
+        await asyncio.sleep(0)
+    here.consumer.mark_done(*records)
+    await waiting
+
+    assert here.group.rejoins == 1
+    _, entry = cluster.commits[-1]
+    assert x.read_pairs(read_tags(entry.tags)[x.OFFSET_RANGES]) == ((0, 9),)
 
 
 async def test_a_member_does_not_give_way_again_at_once(stage: StageFactory) -> None:

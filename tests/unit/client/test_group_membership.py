@@ -195,7 +195,7 @@ def test_heartbeats_go_on_and_end_with_a_leave() -> None:
         await asyncio.sleep(7)
         assert scene.consumer.parts == {part(0): None, part(1): None}
         assert scene.membership.owned == {part(0), part(1)}
-        assert scene.membership.member == ("g", "m", 1, None)
+        assert scene.membership.member[:4] == ("g", "m", 1, None)
 
     play(scene, act)
 
@@ -267,7 +267,7 @@ def test_a_coordinator_without_the_consumer_protocol_gets_the_classic_one(refusa
         await asyncio.sleep(1)
         assert scene.membership.protocol == "classic"
         assert scene.consumer.parts == {part(0): None, part(1): None}
-        assert scene.membership.member == ("g", "m", 4, None)
+        assert scene.membership.member[:4] == ("g", "m", 4, None)
         assert not scene.consumer.errors
 
     play(scene, act)
@@ -419,7 +419,7 @@ def test_a_membership_that_is_not_started_keeps_its_wishes() -> None:
     scene = Scene("consumer")
     scene.membership.release([part(0)])
     scene.membership.note_poll()
-    assert scene.membership.member == ("g", "", -1, None)
+    assert scene.membership.member[:4] == ("g", "", -1, None)
     assert scene.membership.owned == frozenset()
     run_virtual(scene.membership.leave)
     scene.membership.subscribe(["u"], None)

@@ -64,3 +64,27 @@ async def test_no_answer_overtakes_one_that_the_thread_reads(
     may_read.set()
 
     assert await read(here, 50_001) == list(range(50_001))
+
+
+async def test_records_that_wait_are_given_before_a_position_is_found_anew(
+    stage: StageFactory,
+) -> None:
+    """The log was cut up to 20 meanwhile: with "latest", 4 to 9 would be skipped."""
+    cluster = FakeCluster()
+    cluster.append(PART, batch(0, 10))
+    here = await stage(cluster, assign=[PART], auto_offset_reset="latest", retry_backoff_ms=1)
+    here.consumer.seek(PART, 0)
+    first = await here.consumer.getmany(timeout_ms=5_000, max_records=4)
+    cluster.starts[PART] = 20
+    cluster.logs[PART].clear()
+    cluster.append(PART, batch(20, 5))
+    await asked(cluster, len(cluster.fetches) + 2)
+
+    rest = await here.consumer.getmany(timeout_ms=5_000)
+
+    assert [list(found.offsets) for found in (first[PART], rest[PART])] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7, 8, 9],
+    ]
+    assert (await here.consumer.getmany(timeout_ms=20)).count == 0
+    assert await here.consumer.position(PART) == 25

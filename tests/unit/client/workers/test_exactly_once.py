@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from keylane.client.values import ConsumerRecord, TopicPartition
+from keylane.client.settings import ConsumerSettings
+from keylane.client.values import Committed, ConsumerRecord, TopicPartition
 from keylane.client.workers import ExactlyOnce, Output
 from keylane.client.workers.source import PlainSettings
 from keylane.client.workers.transactions import ABORTS_MAX
@@ -193,6 +194,27 @@ def test_any_failure_any_rebalance(number: int):
     assert values(producer) == [each for each in range(60) for _ in range(each % 3)]
 
 
+def test_a_partition_that_is_lost_during_a_redo_is_left_alone():
+    """Trouble that aborts a transaction may rebalance the group: the others go on."""
+
+    class Losing(FakeSource):
+        async def committed(self, partition: TopicPartition, /) -> Committed | None:
+            if partition == P0:
+                self.lose(P0)
+            return await super().committed(partition)
+
+        def seek(self, partition: TopicPartition, offset: int, /) -> None:
+            assert partition in self.positions, "the consumer raises PartitionLost"
+            super().seek(partition, offset)
+
+    records = [*make_records(P0, [b"ada"] * 4), *make_records(P1, [b"ben"] * 4)]
+
+    producer = run(double, until_committed(P1, 4), lambda: Losing(*records), fail_at={1: "away"})
+
+    assert producer.aborts == 1
+    assert producer.source.offsets[P1] == 4
+
+
 def test_aborts_without_end_end_the_run():
     """An error that aborts transaction after transaction is raised by the run."""
 
@@ -233,11 +255,14 @@ def test_a_stop_commits_what_is_finished():
 
 
 def test_settings_that_cannot_be():
-    """Offsets need a group; a transaction covers many records."""
+    """Offsets need a group, and no other commits; a transaction covers many records."""
     source = FakeSource()
     source.settings = PlainSettings(None)
 
     with pytest.raises(ConfigInvalid, match="group_id"):
+        ExactlyOnce(source, double, Producer(source))
+    source.settings = ConsumerSettings(group_id="billing", enable_auto_commit=True)
+    with pytest.raises(ConfigInvalid, match="enable_auto_commit"):
         ExactlyOnce(source, double, Producer(source))
     with pytest.raises(ConfigInvalid, match="commit_interval_s"):
         ExactlyOnce(FakeSource(), double, Producer(source), commit_interval_s=0)

@@ -221,6 +221,21 @@ async def test_error_of_the_client():
             await source.commit()
 
 
+async def test_an_error_of_the_last_outcomes_closes_the_client_too():
+    """Its locks go back at once, and its thread ends."""
+
+    async def end_with_an_error() -> None:
+        async with ShareSource(GROUP, ["orders"], library=make_library([Message(0)])) as source:
+            [record] = await source.getmany(timeout_ms=10)
+            ShareConsumer.made[0].errors.append(PermissionError("no right"))
+            source.mark_done(record)
+
+    with pytest.raises(PermissionError):
+        await end_with_an_error()
+
+    assert ShareConsumer.made[0].is_closed
+
+
 def test_refused_settings(monkeypatch: pytest.MonkeyPatch):
     """Implicit mode, an unknown end, and a client without share consumers are refused."""
     with pytest.raises(ConfigInvalid, match="explicit"):

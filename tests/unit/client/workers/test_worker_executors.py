@@ -52,6 +52,9 @@ def in_process(record: ConsumerRecord) -> Any:
             return os.getpid()
         case b"die":
             os.kill(os.getpid(), signal.SIGKILL)
+        case b"stop":
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
         case b"hang":
             threading.Event().wait(600)
         case b"raise":
@@ -202,6 +205,17 @@ async def test_process_that_dies():
         assert "offset=7" in str(died)
         assert isinstance(pid, int)
         assert await executor.call(RECORD) == b"v"
+    finally:
+        executor.close()
+
+
+async def test_a_signal_to_all_processes_leaves_work_in_progress_alone():
+    """SIGTERM or Ctrl-C of the whole group: the parent has the record ended, and the process."""
+    executor = ProcessExecutor(in_process, 1, None)
+    try:
+        pid = await executor.call(with_value(b"pid"))
+        assert await executor.call(with_value(b"stop")) == b"stop"
+        assert await executor.call(with_value(b"pid")) == pid
     finally:
         executor.close()
 

@@ -44,6 +44,22 @@ def test_letter_keeps_the_headers_of_its_record():
     assert len(dict(headers)["__dlq.errors.message"] or b"") == 1_000
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise ValueError("of the application's own")
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(ValueError("user \ud83d"), b"ValueError: user ?"), (Mute(), b"Mute: no text, ValueError")],
+)
+def test_a_letter_takes_any_text(error, message):
+    """Half of a pair of surrogates, from broken JSON, or no text at all: its key goes on."""
+    headers = dict(letter_headers(make_record(P0, 7, b"ada"), None, 1, error))
+
+    assert (headers["__dlq.errors.message"] or b"").startswith(message)
+
+
 async def test_letter_by_an_aiokafka_producer():
     """A producer is awaited until brokers have the letter."""
     sent: list[Any] = []

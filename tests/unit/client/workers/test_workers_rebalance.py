@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
+from keylane.client.settings import ConsumerSettings
 from keylane.client.values import ConsumerRecord
 from keylane.client.workers import Retry, Workers
+from keylane.errors import ConfigInvalid
 from tests.reference.worker_run import (
     NEVER_S,
     Journal,
@@ -229,6 +231,15 @@ def test_a_poll_takes_the_part_of_each_partition():
     )
 
     assert [each.partition for each in journal.begun[:4]] == [0, 1, 0, 1]
+
+
+async def test_a_revoke_in_the_same_poll_is_refused():
+    """Partitions would go while records of them are at work."""
+    source = FakeSource()
+    source.settings = ConsumerSettings(group_id="g", revoke_completion="same-poll")
+
+    with pytest.raises(ConfigInvalid, match="revoke_completion"):
+        Workers(source, Journal())
 
 
 def test_bytes_bound_the_queue():
