@@ -47,7 +47,7 @@ class Margins:
 
 
 COARSE: Final = Margins(busy_max=1.10, settled=1.03, grains=GRAINS)
-FINE: Final = Margins(busy_max=1.01, settled=POLISHED, grains=POLISH_GRAINS)
+FINE: Final = Margins(busy_max=1.01, settled=1.001, grains=POLISH_GRAINS)
 
 
 def level(
