@@ -199,9 +199,11 @@ class OffsetState(CommittedProgress):
         An entry that was committed before is ignored and reported in `duplicates`. One behind the
         positions of its keys is ignored: whether it was committed, or has no record of them, is
         not known any more.
+        TOO_MANY_RANGES: also of fewer ranges of many key ranges, which keep them one by one.
         MAX_REACHED: nothing is taken, there would be more ranges than `individual_commits_max`.
         """
-        if len(ranges) > RANGES_PER_COMMIT_MAX:
+        kept_max = max(RANGES_PER_COMMIT_MAX, self.individual_commits_max)
+        if len(ranges) > RANGES_PER_COMMIT_MAX or len(ranges) * len(key_ranges) > kept_max:
             return CommitOutcome(CommitError.TOO_MANY_RANGES, self.stable_offset)
         if any(not 0 <= first <= last <= RANGE_LAST_MAX for first, last in ranges):
             return CommitOutcome(CommitError.INVALID, self.stable_offset)
@@ -210,8 +212,9 @@ class OffsetState(CommittedProgress):
             return CommitOutcome(error, self.stable_offset)
         stable_before = self.stable_position
         cells, fresh, duplicates = list(self._cells(key_ranges)), list[Range](), list[Range]()
+        lowest = min((here for here, _ in cells), default=stable_before)
         for first, last in ranges:
-            if last < min(here for here, _ in cells):
+            if last < lowest:
                 continue
             if all(covers_all(sets, max(first, here), last) for here, sets in cells):
                 duplicates.append((first, last))

@@ -15,7 +15,13 @@ from keylane.keyrange.space import HASH_MAX
 from keylane.proxy.apis import ROUTES
 from keylane.proxy.apis.records.fetch_ranges import part_fetch, read_ranges
 from keylane.wire.extensions import ALLOW_KEY_SHARE, KEY_RANGES, OFFSET_RANGES, write_pairs
-from keylane.wire.fetch import read_fetch_request, write_fetch_request
+from keylane.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    read_fetch_request,
+    write_fetch_request,
+)
 from keylane.wire.header import read_request_header
 from keylane.wire.messages import write_message
 from keylane.wire.primitives import NO_TAGS, write_tags, write_uvarint
@@ -114,3 +120,21 @@ def test_any_bytes_are_ranges_or_none(data) -> None:
     if found is not None:
         assert all(one.hi + 1 < other.lo for one, other in pairwise(found))
         assert found
+
+
+def test_ranges_of_a_request_are_read_once_for_all_its_entries() -> None:
+    """10,000 ranges beside 1,000 partitions: each entry has the same object, not one of its own."""
+    data = write_pairs([(20 * number, 20 * number + 9) for number in range(10_000)])
+    partitions = tuple(FetchPartition(number, -1, 0, -1, -1, 1, NO_TAGS) for number in range(1_000))
+    topic = FetchTopic("orders", None, partitions)
+    request = FetchRequest(
+        version=12, max_wait_ms=0, min_bytes=0, max_bytes=1, isolation_level=0, topics=(topic,),
+        tags=write_tags({KEY_RANGES: data}),
+    )  # fmt: skip
+
+    parted = part_fetch(request)
+
+    assert parted is not None
+    (ranged,) = parted.ranged
+    assert len({id(ranges) for ranges in ranged.ranges}) == 1
+    assert len(ranged.ranges[0] or ()) == 10_000

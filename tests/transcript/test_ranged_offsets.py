@@ -9,6 +9,7 @@ import pytest
 from kio.index import load_request_schema
 
 from keylane.keyrange.space import HASH_MAX, KeyRange
+from keylane.offsets.txn_metadata import read_note
 from keylane.wire.entities import unknown_tags_of, with_unknown_tags
 from keylane.wire.extensions import (
     ALLOW_KEY_SHARE,
@@ -102,6 +103,27 @@ async def test_own_fields_do_not_reach_the_broker(version) -> None:
     assert state.ranges() == [], "other lanes have done nothing of it"
 
 
+async def test_the_note_of_a_groups_first_ranges_can_be_read() -> None:
+    """Nothing was committed before: the lane begins at what is assumed, and no other one is lost."""
+    context = FakeContext()
+    no_history(context, 1)
+    context.expect(
+        COMMIT, {"topics": [pushes(8, {1: 0})]}, {"topics": [codes(8, {1: 0})]}, version=8
+    )
+    fields = {OFFSET_RANGES: write_pairs([(5, 9)])}
+
+    await committed(context, 8, with_fields(request(topic("orders", {3: -1, 1: 7})), 8, fields, {}))
+
+    (entry,) = context.world.sent[-1]["topics"][0]["partitions"]
+    note = read_note(entry["committed_metadata"], ORDERS, 0)
+    assert note is not None
+    of_lane = {commit.key_range: commit for commit in note.said}
+    view = context.lanes("orders")
+    (third,), (first,) = view.key_ranges(3), view.key_ranges(1)
+    assert (of_lane[third].offset, of_lane[third].ranges) == (0, ((5, 9),))
+    assert of_lane[first].offset == 7
+
+
 async def test_key_ranges_name_the_brokers_partition() -> None:
     """The same topic in one request: a lane by its index, and keys of partition 1."""
     context = FakeContext()
@@ -165,7 +187,7 @@ async def test_a_fetch_of_offsets_says_ranges_where_they_are_asked_for() -> None
     ranges = {OFFSET_RANGES: write_pairs([(0, 3), (8, 9)])}
     await committed(context, 8, with_fields(request(topic("orders", {3: -1})), 8, ranges))
     values = {
-        "groups": [{"group_id": GROUP, "topics": [{"name": "orders", "partition_indexes": [3]}]}]
+        "groups": [{"group_id": GROUP, "topics": [{"name": "orders", "partition_indexes": [3, 3]}]}]
     }
     asked = build(load_request_schema(FETCH, 8), values)
     (group,) = asked.groups
@@ -182,11 +204,13 @@ async def test_a_fetch_of_offsets_says_ranges_where_they_are_asked_for() -> None
         answer = fetch.decode_answer(await serve(context, fetch))
         assert "unknown_tags" not in context.world.sent[-1]["groups"][0]["topics"][0]
         (of_topic,) = answer.groups[0].topics
-        (entry,) = of_topic.partitions
+        entry = of_topic.partitions[0]
+        is_asked = body == write_message(asked)
+        assert len(of_topic.partitions) == (1 if is_asked else 2), "many ranges are answered once"
         assert int(entry.committed_offset) == 4
         meaning, _ = read_extensions(unknown_tags_of(of_topic))
         own, _ = read_extensions(unknown_tags_of(entry))
-        if body == write_message(asked):
+        if is_asked:
             assert read_pairs(own[OFFSET_RANGES]) == ((8, 9),)
             assert read_int64(own[STABLE_OFFSET]) == -1
             lane = context.lanes("orders").key_ranges(3)

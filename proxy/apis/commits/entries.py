@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from keylane.offsets.intervals import Range
 from keylane.offsets.records.journal import StateKey
 from keylane.offsets.txn_metadata import LaneCommit
-from keylane.offsets.values import NO_LEADER_EPOCH, CommitError
+from keylane.offsets.values import NO_LEADER_EPOCH, NO_OFFSET, CommitError
 from keylane.proxy.apis.commits.lane_offsets import (
     BUSY,
     UNKNOWN_PARTITION,
@@ -223,12 +223,11 @@ def _commit_entry(
     outcome = draft.state.commit_ranges(entry.ranges, key_ranges)
     entry.duplicate_count = len(outcome.duplicates)
     if not outcome.error.error_code:
-        draft.said += [
-            LaneCommit(
-                each, draft.state.position_of(each).offset, ranges=tuple(draft.state.ranges(each))
-            )
-            for each in key_ranges
-        ]
+        for each in key_ranges:
+            stands = draft.state.position_of(each).offset
+            if stands == NO_OFFSET:  # of a first commit: the group begins at what is assumed
+                stands = draft.state.stable_position
+            draft.said.append(LaneCommit(each, stands, ranges=tuple(draft.state.ranges(each))))
     return outcome.error
 
 

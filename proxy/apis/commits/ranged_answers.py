@@ -48,11 +48,12 @@ async def find_asked(
         topic, keys = with_unknown_tags(topic, tags), read_partition_key_ranges(data)
         indexes = [int(index) for index in topic.partition_indexes]
         ranged = dict(keys) if view is not None else dict.fromkeys(indexes, ()) | keys
-        rest = tuple(index for index in topic.partition_indexes if int(index) not in ranged)
+        once = tuple(dict.fromkeys(topic.partition_indexes))  # an answer may have many ranges
+        rest = tuple(index for index in once if int(index) not in ranged)
         if rest or not indexes:
             shown = None if view is None else replace(view, says_ranges=True)
             found.append((replace(topic, partition_indexes=rest), shown))
-        asked = tuple(index for index in topic.partition_indexes if int(index) in ranged)
+        asked = tuple(index for index in once if int(index) in ranged)
         if asked:
             parts = {int(index): ranged[int(index)] for index in asked}
             of_keys = await view_of_ranges(topic, parts, client_id, context)

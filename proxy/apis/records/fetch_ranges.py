@@ -94,10 +94,12 @@ def part_fetch(wanted: FetchRequest) -> PartedFetch | None:
     """
     general, has_own, tags = _read_section(wanted.tags)
     ranged, rest = list[RangedTopic](), list[FetchTopic]()
+    known = dict[bytes, Ranges | None]()  # the request's own are those of each entry
     for topic in wanted.topics:
         _, topic_own, topic_tags = _read_section(topic.tags)
         has_own |= topic_own
-        plain, entries, ranges = list[FetchPartition](), list[FetchPartition](), list[bytes]()
+        plain, entries = list[FetchPartition](), list[FetchPartition]()
+        ranges = list[Ranges | None]()
         for entry in topic.partitions:
             data = general
             if entry.tags != NO_TAGS:
@@ -109,11 +111,13 @@ def part_fetch(wanted: FetchRequest) -> PartedFetch | None:
                 plain.append(entry)
             else:
                 entries.append(entry)
-                ranges.append(data)
+                if data not in known:
+                    known[data] = read_ranges(data)
+                ranges.append(known[data])
         topic = topic._replace(tags=topic_tags)
         if entries:
             asked = topic._replace(partitions=tuple(entries))
-            ranged.append(RangedTopic(asked, tuple(map(read_ranges, ranges))))
+            ranged.append(RangedTopic(asked, tuple(ranges)))
         if plain or not entries:
             rest.append(topic._replace(partitions=tuple(plain)))
     forgotten = []

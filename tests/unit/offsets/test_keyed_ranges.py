@@ -123,6 +123,18 @@ def test_a_range_behind_its_keys_is_no_duplicate_and_one_above_them_is() -> None
     assert state.keyed_ranges() == [KeyedRange(150, 160, UPPER.lo, UPPER.hi)]
 
 
+def test_ranges_of_many_key_ranges_count_for_each() -> None:
+    """1,000 ranges of 200 key ranges would be 200,000: refused before anything is made of them."""
+    state = OffsetState(committed=0)
+    width = HASH_MAX // 200
+    key_ranges = [KeyRange(number * width, (number + 1) * width - 1) for number in range(200)]
+    ranges = [(2 * number + 1, 2 * number + 1) for number in range(1_000)]
+
+    assert state.commit_ranges(ranges, key_ranges).error is CommitError.TOO_MANY_RANGES
+    assert state.commit_ranges(ranges, key_ranges[:2]).error is CommitError.NONE
+    assert len(state.keyed_ranges()) == 2_000
+
+
 def test_a_lower_commit_of_a_member_with_ranges_is_a_step_back() -> None:
     """What the member said by ranges is its own word: 40 below 100 is meant."""
     state = OffsetState(committed=0)
