@@ -123,7 +123,7 @@ def test_any_bytes_are_ranges_or_none(data) -> None:
 
 
 def test_ranges_of_a_request_are_read_once_for_all_its_entries() -> None:
-    """10,000 ranges beside 1,000 partitions: each entry has the same object, not one of its own."""
+    """10,000 ranges beside 1,000 partitions: all entries have the same object."""
     data = write_pairs([(20 * number, 20 * number + 9) for number in range(10_000)])
     partitions = tuple(FetchPartition(number, -1, 0, -1, -1, 1, NO_TAGS) for number in range(1_000))
     topic = FetchTopic("orders", None, partitions)

@@ -104,7 +104,7 @@ async def test_own_fields_do_not_reach_the_broker(version) -> None:
 
 
 async def test_the_note_of_a_groups_first_ranges_can_be_read() -> None:
-    """Nothing was committed before: the lane begins at what is assumed, and no other one is lost."""
+    """Nothing was committed before: the lane begins at what is assumed, no other one is lost."""
     context = FakeContext()
     no_history(context, 1)
     context.expect(
