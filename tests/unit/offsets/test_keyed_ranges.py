@@ -98,6 +98,32 @@ def test_sets_of_key_ranges_hold_what_their_twin_holds(steps) -> None:
         assert tested.cells(atom) == [atom], "all ranges begin and end between atoms"
 
 
+@given(
+    bounds=st.lists(st.integers(0, 40), unique=True, max_size=12).map(sorted),
+    asked=st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted),
+    has_whole=st.booleans(),
+    gone=st.integers(0, 6),
+)
+def test_key_ranges_that_lie_apart_are_found_by_what_is_asked(
+    bounds, asked, has_whole, gone
+) -> None:
+    """As a look at every one finds them; also when one of them has no offsets any more."""
+    tested = KeyedRanges()
+    apart = [KeyRange(*pair) for pair in zip(bounds[::2], bounds[1::2], strict=False)]
+    for number, key_range in enumerate([*apart, *([WHOLE] if has_whole else [])]):
+        tested.add(number, number, key_range)
+    lo, hi = asked
+    for is_after in (False, True):
+        present = tested.key_ranges
+        found = {id(ranges) for ranges in tested.covering(lo, hi)}
+        assert found == {id(tested.of(k)) for k in present if k.lo <= lo and hi <= k.hi}
+        cuts = {cut for k in present for cut in (k.lo, k.hi + 1) if lo < cut <= hi}
+        assert [cell.lo for cell in tested.cells(KeyRange(lo, hi))] == sorted({lo, *cuts})
+        tested.check()
+        if not is_after and gone < len(apart):
+            tested.remove_below(100, apart[gone])
+
+
 def test_a_fast_lane_has_no_ranges_while_a_slow_one_stands() -> None:
     """The upper half is done to 100, in two steps; the lower one has not begun."""
     state = OffsetState(committed=0)
