@@ -7,6 +7,7 @@ over the gaps of their own lane, and a fast lane's ranges go while a slow one st
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
@@ -16,6 +17,11 @@ from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.offsets.intervals import Range, RangeEdit, RangeSet
 
 WHOLE: Final = KeyRange(0, HASH_MAX)
+KEY_RANGES_MAX: Final = 8_192
+OVERLAPPING_MAX: Final = 1_024
+DEPTH_MAX: Final = 16
+"""Key ranges at most; where some overlap, and over one key. Each commit looks at all of them: lanes
+lie apart, and those of another split over them are few."""
 
 
 class KeyedRange(NamedTuple):
@@ -90,6 +96,16 @@ class KeyedRanges:
         return any(key_range != WHOLE for key_range in self._sets)
 
     @property
+    def is_bounded(self) -> bool:
+        """Return whether the key ranges are as many as there may be, or fewer."""
+        if len(self._sets) <= DEPTH_MAX:
+            return True
+        order = self._ordered()
+        if order.is_apart:
+            return len(self._sets) <= KEY_RANGES_MAX
+        return len(self._sets) <= OVERLAPPING_MAX and _depth_of(order.key_ranges) <= DEPTH_MAX
+
+    @property
     def last(self) -> int | None:
         """The highest offset of all; None: there is none."""
         return max((of_keys.last or 0 for of_keys in self._sets.values()), default=None)
@@ -124,9 +140,7 @@ class KeyedRanges:
 
     def _sharing(self, lo: int, hi: int) -> Iterable[KeyRange]:
         """Return the key ranges that share keys with these, and perhaps others."""
-        order = self._order
-        if order is None:
-            order = self._order = _order_of(self._sets)
+        order = self._ordered()
         if not order.is_apart:
             return self._sets
         first = bisect_right(order.lows, lo) - 1
@@ -136,6 +150,11 @@ class KeyedRanges:
         if order.has_whole:
             found.append(WHOLE)
         return found
+
+    def _ordered(self) -> _Order:
+        if self._order is None:
+            self._order = _order_of(self._sets)
+        return self._order
 
     # -- changes -------------------------------------------------------------------------
 
@@ -206,6 +225,18 @@ def _order_of(key_ranges: Collection[KeyRange]) -> _Order:
     is_apart = all(one.hi < after.lo for one, after in pairwise(ascending))
     lows = [one.lo for one in ascending]
     return _Order(lows, ascending, is_apart, len(ascending) < len(key_ranges))
+
+
+def _depth_of(ascending: Iterable[KeyRange]) -> int:
+    """Return the highest number of key ranges that share a key."""
+    ends: list[int] = []
+    depth = 0
+    for one in ascending:
+        while ends and ends[0] < one.lo:
+            heapq.heappop(ends)
+        heapq.heappush(ends, one.hi)
+        depth = max(depth, len(ends))
+    return depth
 
 
 def _keyed(ranges: Iterable[Range], key_range: KeyRange) -> tuple[KeyedRange, ...]:

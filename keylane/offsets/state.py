@@ -200,7 +200,8 @@ class OffsetState(CommittedProgress):
         positions of its keys is ignored: whether it was committed, or has no record of them, is
         not known any more.
         TOO_MANY_RANGES: also of fewer ranges of many key ranges, which keep them one by one.
-        MAX_REACHED: nothing is taken, there would be more ranges than `individual_commits_max`.
+        MAX_REACHED: nothing is taken, there would be more ranges than `individual_commits_max`, or
+        too many key ranges that have some.
         """
         kept_max = max(RANGES_PER_COMMIT_MAX, self.individual_commits_max)
         if len(ranges) > RANGES_PER_COMMIT_MAX or len(ranges) * len(key_ranges) > kept_max:
@@ -237,6 +238,8 @@ class OffsetState(CommittedProgress):
             of_keys = draft.of(key_range)
             passed_count += of_keys is not None and of_keys.skip(start) > start
         if len(draft) - passed_count > max(self.individual_commits_max, len(self._ranges)):
+            return False
+        if not draft.is_bounded:
             return False
         self._ranges = draft
         for edit in edits:

@@ -161,6 +161,25 @@ def test_ranges_of_many_key_ranges_count_for_each() -> None:
     assert len(state.keyed_ranges()) == 2_000
 
 
+def test_key_ranges_over_each_other_have_a_bound() -> None:
+    """16 over one key, 1,024 in all; lanes lie apart, and are 8,192: each commit looks at them."""
+    state = OffsetState(committed=0)
+
+    errors = [
+        state.commit_ranges([(5 * number, 5 * number)], [KeyRange(number, HASH_MAX - number)]).error
+        for number in range(1, 18)
+    ]
+
+    assert errors == [CommitError.NONE] * 16 + [CommitError.MAX_REACHED]
+    assert len(state.keyed_ranges()) == 16
+
+    beside = OffsetState(committed=0)
+    for lane in split_even(1_024):
+        assert beside.commit_ranges([(5, 5)], [lane]).error is CommitError.NONE
+    over = KeyRange(0, HASH_MAX // 2 + 1)
+    assert beside.commit_ranges([(7, 7)], [over]).error is CommitError.MAX_REACHED
+
+
 def test_a_lower_commit_of_a_member_with_ranges_is_a_step_back() -> None:
     """What the member said by ranges is its own word: 40 below 100 is meant."""
     state = OffsetState(committed=0)
