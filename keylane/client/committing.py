@@ -143,6 +143,7 @@ class Committer:
                 except e.RangesFull:
                     if not self._owner.member().member_id:
                         raise
+                    # Others may make room, and what ends meanwhile joins ranges: made anew.
                     await asyncio.sleep(self._settings.retry_backoff_s)
                 else:
                     return

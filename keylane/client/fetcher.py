@@ -230,8 +230,10 @@ class Fetcher:
 
     def _take_read(self, outcome: FetchOutcome, read: Future[ReadBatches]) -> None:
         self._reads -= 1
+        if not self._is_open:
+            return  # `close` may have cancelled the read
         found = read.result()
-        if self._is_open and not outcome.asked.is_stale:
+        if not outcome.asked.is_stale:
             self._add(outcome, found)
         self.wake()
 

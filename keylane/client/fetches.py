@@ -44,6 +44,7 @@ BATCH_BYTES_MAX: Final = 1 << 30
 """Bytes of one batch when decompressed: Kafka's own limits end below."""
 PLAIN_BYTES_PER_US: Final = 16_000
 COMPRESSED_BYTES_PER_US: Final = 80
+BATCHES_PER_US: Final = 12
 RECORDS_PER_US: Final = 120
 """Bytes are checked, decompressed, and their records listed at about these rates, or faster."""
 NO_LOG_START: Final = -1
@@ -93,6 +94,7 @@ class FetchOutcome(NamedTuple):
         return (
             len(self.data) / PLAIN_BYTES_PER_US
             + self.whole.compressed_bytes / COMPRESSED_BYTES_PER_US
+            + self.whole.batch_count / BATCHES_PER_US
             + self.whole.record_count / RECORDS_PER_US
         )
 

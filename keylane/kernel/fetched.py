@@ -46,6 +46,7 @@ class Survey(NamedTuple):
     next_offset: int
     """Offset after the last of them."""
     compressed_bytes: int
+    batch_count: int
     record_count: int
 
 
@@ -154,6 +155,7 @@ def survey(data: memoryview) -> Survey | None:
     return Survey(
         next_offset=int(base[0]) + int(delta[0]) + 1,
         compressed_bytes=int(found[s.FOUND_COMPRESSED_BYTES]),
+        batch_count=int(found[s.FOUND_BATCHES]),
         record_count=int(found[s.FOUND_RECORDS]),
     )
 

@@ -99,6 +99,7 @@ def survey_batches(address: int, size: int, found: Any) -> int:
             break
         if load_u8(address + position + _CODEC) & CODEC_MASK:
             found[s.FOUND_COMPRESSED_BYTES] += batch_size
+        found[s.FOUND_BATCHES] += 1
         found[s.FOUND_RECORDS] += max(0, load_i32_be(address + position + _RECORD_COUNT))
         last = position
         position += batch_size

@@ -150,8 +150,9 @@ NO_FIELD: Final = -1
 
 # Elements of a survey, int64: what whole batches hold, by their headers.
 FOUND_COMPRESSED_BYTES: Final = 0
-FOUND_RECORDS: Final = 1
-FOUND_SIZE: Final = 2
+FOUND_BATCHES: Final = 1
+FOUND_RECORDS: Final = 2
+FOUND_SIZE: Final = 3
 
 # Elements of the progress array, int64: how far a kernel came, and why it stopped.
 DONE_BATCHES: Final = 0

@@ -24,6 +24,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Final
 
+from keylane.keyrange.space import KeyRange
+from keylane.offsets.keyed_ranges import KeyedRange
 from keylane.offsets.positions import PositionMap
 from keylane.offsets.records.journal import IntentKey, IntentValue, PositionsValue, StateKey
 from keylane.offsets.state import OffsetState
@@ -268,14 +270,30 @@ def intent_of(
 
 
 def _arrived(state: OffsetState, after: PositionsValue) -> OffsetState:
-    """Return the state as it was intended. Ranges stay as they are: they were committed."""
+    """Return the state as it was intended.
+
+    Ranges of keys that stepped back are dropped, as the step back itself did: their records are
+    wanted again. Others stay: they were committed.
+    """
+    positions = PositionMap.from_ends(after.positions)
+    back = [
+        KeyRange(start, end)
+        for lo, hi, before in state.positions()
+        for start, end, position in positions.items(lo, hi)
+        if position.counted < before.counted
+    ]
+    kept, dropped = list[KeyedRange](), list[KeyedRange]()
+    for item in state.keyed_ranges():
+        is_back = any(item.lo <= keys.hi and keys.lo <= item.hi for keys in back)
+        (dropped if is_back else kept).append(item)
     arrived = OffsetState.restore(
-        positions=PositionMap.from_ends(after.positions),
-        ranges=state.keyed_ranges(),
+        positions=positions,
+        ranges=kept,
         pushed=state.pushed,
         topic_name=after.topic_name,
         hash_tag=after.hash_tag,
         individual_commits_max=state.individual_commits_max,
     )
+    arrived.note_dropped(dropped)
     arrived.mark_pushed(after.pushed)
     return arrived

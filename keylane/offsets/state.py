@@ -113,6 +113,11 @@ class OffsetState(CommittedProgress):
         state._raise_and_prune()
         return state
 
+    def note_dropped(self, stored: Iterable[KeyedRange]) -> None:
+        """Note while loading ranges that the journal holds, and that do not count any more."""
+        for item in stored:
+            self._unsaved.note_stored(item, is_held=False)
+
     def copy(self) -> OffsetState:
         """Return an independent copy: positions and ranges are shared until one side changes."""
         other: OffsetState = OffsetState.__new__(OffsetState)

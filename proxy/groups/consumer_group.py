@@ -63,7 +63,7 @@ class ConsumerGroup:
         self.topics: dict[str, GroupTopic] = {}
         self.target: dict[str, Lanes] = {}
         self.moves: deque[Move] = deque(maxlen=MOVES_KEPT)
-        self.is_rough = True  # was not dealt out by load: the next plan for it is fine
+        self.is_rough = True  # not dealt out by load: the next plan for it is fine
         self.epoch = -1
         """The highest epoch that any member was answered."""
         self.turn = 0

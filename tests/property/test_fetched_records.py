@@ -105,5 +105,5 @@ def test_what_whole_batches_hold_is_known_before_they_are_read(
         assert run is not None, "whole batches"
         compressed_bytes = sum(len(batch) for batch in whole if batch[22] & 7)
         records = sum(int.from_bytes(batch[57:61], "big") for batch in whole)
-        expected = Survey(run.batches[-1].last + 1, compressed_bytes, records)
+        expected = Survey(run.batches[-1].last + 1, compressed_bytes, len(whole), records)
     assert survey(memoryview(buffer)[:cut]) == expected

@@ -19,6 +19,8 @@ ENDED: Final = frozenset({UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH})
 """The coordinator has no such member (any more)."""
 UNRELEASED_INSTANCE_ID: Final = 111
 UNSUPPORTED_VERSION: Final = 35
+INCONSISTENT_GROUP_PROTOCOL: Final = 23
+"""Members of a classic group have no strategy in common, or the group is of another kind."""
 GROUP_ID_NOT_FOUND: Final = 69
 """Of a heartbeat of the consumer protocol: the group is a classic one."""
 INVALID_REQUEST: Final = 42

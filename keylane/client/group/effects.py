@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from keylane.client.group.codes import INCONSISTENT_GROUP_PROTOCOL
 from keylane.client.values import TopicPartition
 from keylane.errors import KeylaneError
 from keylane.wire.extensions import LaneRange
@@ -46,8 +47,10 @@ Effect = PartsAssigned | RevokeRequested | PartsLost | GroupFailed | Coordinator
 
 
 REMEDIES: Final = {
-    23: "a member of the classic protocol assigns by cooperative-sticky: let the others do so "
-    "(partition.assignment.strategy), or take group_protocol='consumer' for all",
+    INCONSISTENT_GROUP_PROTOCOL: (
+        "a member of the classic protocol assigns by cooperative-sticky: let the others do so "
+        "(partition.assignment.strategy), or take group_protocol='consumer' for all"
+    ),
 }
 """By the code of a refusal whose text does not say what to do."""
 

@@ -18,6 +18,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
+from multiprocessing import resource_tracker
 from typing import Any, Final, Literal, Protocol
 
 from keylane.client.values import ConsumerRecord
@@ -240,6 +241,7 @@ class _Child:
         self.process = context.Process(
             target=serve, args=(end, handle), name="keylane-worker", daemon=True
         )
+        resource_tracker.ensure_running()  # its own start would unblock them again
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
             self.process.start()

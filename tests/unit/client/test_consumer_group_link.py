@@ -229,13 +229,23 @@ async def test_a_whole_partition_does_not_wait_for_another_one(stage: StageFacto
     assert listener.calls == [("assigned", frozenset({A, C}))], "what was not announced"
 
 
-async def test_a_commit_without_room_gives_way(stage: StageFactory) -> None:
-    """Draft error 92 beside REBALANCE_IN_PROGRESS: join anew, and commit nothing of it again."""
+NO_ROOM = e.REBALANCE_IN_PROGRESS, e.MAX_INDIVIDUAL_COMMIT_REACHED
+"""Code and draft error of a commit beyond the cap."""
+
+
+async def stage_with_a(stage: StageFactory) -> tuple[FakeCluster, Stage]:
+    """A member through keylane that has read all of A."""
     cluster = log(has_ranges=True)
     here = await stage(cluster, "t", group_id="g", enable_auto_commit=False, retry_backoff_ms=1)
     here.group.assign({A: None})
     await poll_until(here, A)
-    cluster.commit_codes.append((e.REBALANCE_IN_PROGRESS, e.MAX_INDIVIDUAL_COMMIT_REACHED))
+    return cluster, here
+
+
+async def test_a_commit_without_room_gives_way(stage: StageFactory) -> None:
+    """Draft error 92 beside REBALANCE_IN_PROGRESS: join anew, and commit nothing of it again."""
+    cluster, here = await stage_with_a(stage)
+    cluster.commit_codes.append(NO_ROOM)
 
     with pytest.raises(e.PartitionLost, match="no room"):
         await here.consumer.commit()
@@ -266,11 +276,10 @@ async def test_ranges_that_join_within_the_pause_need_no_way(stage: StageFactory
     here.group.assign({A: None})
     records = list((await here.consumer.getmany(timeout_ms=5_000)).all())
     here.consumer.mark_done(*records[1::2])
-    code = e.REBALANCE_IN_PROGRESS, e.MAX_INDIVIDUAL_COMMIT_REACHED
-    cluster.commit_codes.append(code)
+    cluster.commit_codes.append(NO_ROOM)
     with pytest.raises(e.PartitionLost, match="no room"):
         await here.consumer.commit()
-    cluster.commit_codes.extend([code] * 2)
+    cluster.commit_codes.extend([NO_ROOM] * 2)
     waiting = spawn(here.consumer.commit(), "commit")
     while len(cluster.commit_codes) > 1:  # noqa: ASYNC110 - a list has no event
         await asyncio.sleep(0)
@@ -284,12 +293,8 @@ async def test_ranges_that_join_within_the_pause_need_no_way(stage: StageFactory
 
 async def test_a_member_does_not_give_way_again_at_once(stage: StageFactory) -> None:
     """Each time is a rebalance: the next commit waits for room instead, for a second first."""
-    cluster = log(has_ranges=True)
-    here = await stage(cluster, "t", group_id="g", enable_auto_commit=False, retry_backoff_ms=1)
-    here.group.assign({A: None})
-    await poll_until(here, A)
-    code = e.REBALANCE_IN_PROGRESS, e.MAX_INDIVIDUAL_COMMIT_REACHED
-    cluster.commit_codes.extend([code] * 3)
+    cluster, here = await stage_with_a(stage)
+    cluster.commit_codes.extend([NO_ROOM] * 3)
     with pytest.raises(e.PartitionLost, match="no room"):
         await here.consumer.commit()
 
@@ -304,12 +309,8 @@ async def test_a_commit_that_gave_way_is_not_sent_again(
     stage: StageFactory, comes_back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The partition was lost, and may be here once more: its records are read again first."""
-    cluster = log(has_ranges=True)
-    here = await stage(cluster, "t", group_id="g", enable_auto_commit=False, retry_backoff_ms=1)
-    here.group.assign({A: None})
-    await poll_until(here, A)
-    code = e.REBALANCE_IN_PROGRESS, e.MAX_INDIVIDUAL_COMMIT_REACHED
-    cluster.commit_codes.extend([code] * 3)
+    cluster, here = await stage_with_a(stage)
+    cluster.commit_codes.extend([NO_ROOM] * 3)
 
     async def give_way() -> None:
         here.group.rejoins += 1

@@ -66,6 +66,30 @@ async def test_no_answer_overtakes_one_that_the_thread_reads(
     assert await read(here, 50_001) == list(range(50_001))
 
 
+async def test_a_stop_drops_what_the_thread_has_not_read(
+    stage: StageFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Answers that wait for the thread are cancelled without an error in the log."""
+    may_read = threading.Event()
+
+    def read_late(outcome: FetchOutcome) -> ReadBatches:
+        assert may_read.wait(10)
+        return read_batches(outcome)
+
+    monkeypatch.setattr(fetcher, "read_batches", read_late)
+    cluster = FakeCluster()
+    for part in (PART, OTHER):
+        cluster.append(part, batch(0, 50_000, form="lz4"))
+    here = await stage(cluster, assign=[PART, OTHER])
+    await asked(cluster, 2)
+
+    await here.consumer.stop()
+    may_read.set()
+    await asyncio.sleep(0)
+
+    assert not caplog.records
+
+
 async def test_records_that_wait_are_given_before_a_position_is_found_anew(
     stage: StageFactory,
 ) -> None:

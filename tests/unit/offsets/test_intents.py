@@ -8,7 +8,9 @@ import pytest
 
 from keylane.errors import JournalInvalid
 from keylane.keyrange.key_split import even_split
+from keylane.keyrange.space import WHOLE
 from keylane.offsets.intents import LATE_MAX, LATE_S, Intents, intent_of, needs_intent
+from keylane.offsets.keyed_ranges import KeyedRange
 from keylane.offsets.records.journal import (
     IntentKey,
     JournalRecord,
@@ -138,3 +140,42 @@ def test_a_push_that_was_not_sent_leaves_what_may_still_arrive(is_like_one_on_it
     may_open = intents.may_open(KEY, intent_of(state, other, 10, 2), 1.0)
     assert may_open is not is_like_one_on_its_way
     intents.check()
+
+
+def test_a_step_back_that_the_journal_does_not_have_yet_drops_its_ranges() -> None:
+    """A crash between Kafka's answer and the save: 150 to 200 are wanted again, and not passed."""
+    back, other = LANES.key_range(0), LANES.key_range(1)
+    state = OffsetState(committed=100, topic_name="orders")
+    state.mark_pushed(100)
+    state.commit_ranges([(150, 200)], [back])
+    state.commit_ranges([(300, 310)], [other])
+    state.mark_saved()
+    draft = state.copy()
+    draft.commit_keys((back,), 50)
+    intents = Intents()
+    intents.load(KEY, {50: intent_of(state, draft, 50, 1)})
+
+    arrived = intents.recognise(KEY, state, 50, 1.0)
+
+    assert arrived is not None
+    assert arrived.ranges(back) == [] and arrived.ranges(other) == [(300, 310)]
+    assert arrived.unsaved().tombstones == (KeyedRange(150, 200, back.lo, back.hi),)
+    arrived.commit_keys((back,), 50)
+    arrived.commit_keys((back,), 150)
+    assert arrived.position_of(back).offset == 150
+
+
+def test_a_first_push_that_the_journal_does_not_have_yet_keeps_ranges() -> None:
+    """It goes forward: what was committed stays so."""
+    state = OffsetState(committed=None, topic_name="orders")
+    state.commit_ranges([(150, 200)])
+    state.mark_saved()
+    draft = state.copy()
+    draft.commit_keys(WHOLE, 100)
+    intents = Intents()
+    intents.load(KEY, {100: intent_of(state, draft, 100, 1)})
+
+    arrived = intents.recognise(KEY, state, 100, 1.0)
+
+    assert arrived is not None
+    assert arrived.ranges() == [(150, 200)] and not arrived.unsaved().tombstones

@@ -19,6 +19,7 @@ from keylane.client.workers.executors import (
     LoopExecutor,
     ProcessExecutor,
     ThreadExecutor,
+    _Child,
     is_coroutine_function,
     make_executor,
 )
@@ -218,6 +219,19 @@ async def test_a_signal_to_all_processes_leaves_work_in_progress_alone():
         assert await executor.call(with_value(b"pid")) == pid
     finally:
         executor.close()
+
+
+def test_a_signal_while_a_process_starts_leaves_it_alone():
+    """It has not come to its own code yet; the signal waits until it can stay."""
+    child = _Child(in_process)
+    try:
+        os.kill(child.process.pid or 0, signal.SIGTERM)
+        child.pipe.send(with_value(b"v"))
+        answer = child.pipe.recv()
+    finally:
+        child.end()
+
+    assert answer == (b"v", None)
 
 
 async def test_process_over_its_time():
