@@ -7,17 +7,25 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
+from keylane.offsets.records.journal import ic_partition
 from tests.reference.batches import Record
 from tests.simulation.broker import PORT, Broker
 from tests.simulation.calls import Line, Script, Talk
 from tests.simulation.client import Connection
 from tests.simulation.cluster import Cluster
-from tests.simulation.consumer_calls import ConsumerScript
+from tests.simulation.consumer_calls import (
+    CONSUMER_HEARTBEAT,
+    TIMEOUT_MS,
+    TRIES_MAX,
+    ConsumerScript,
+)
 from tests.simulation.world import Process, World
 
 from .conftest import TopicFactory
 
+OFFSETS_TOPIC = "__consumer_offsets"
 RECORDS = [(b"k%d" % number, b"#%d" % number) for number in range(5)]
 
 
@@ -36,6 +44,7 @@ def test_a_script_of_calls_is_answered_alike(kafka: str, topic: TopicFactory) ->
 def test_a_consumer_group_is_answered_alike(kafka: str, topic: TopicFactory) -> None:
     """Members of KIP-848, their epochs, revocations, commits, places and ends."""
     name = topic("members", partitions=2)
+    asyncio.run(_until_assigned(kafka, name))
     real = asyncio.run(_play_at_kafka(ConsumerScript, kafka, name))
     simulated = _play_simulated(ConsumerScript, name, 2)
     assert simulated == real
@@ -52,7 +61,7 @@ async def _play_at_kafka(
         opened.append(await Connection.open(here, (host, int(port)), "script"))
         return opened[-1]
 
-    group = f"group-of-{topic}"
+    group = _group_of(topic)
     talk = await open_talk()
     for key_type in (0, 1):
         await _until_coordinated(talk, group, key_type)
@@ -61,6 +70,37 @@ async def _play_at_kafka(
     finally:
         for each in opened:
             each.close()
+
+
+def _group_of(topic: str) -> str:
+    return f"group-of-{topic}"
+
+
+async def _until_assigned(kafka: str, topic: str) -> None:
+    """A coordinator knows a topic some time after it was made: other groups of it wait for that.
+
+    There is a coordinator for each partition of the offsets' topic.
+    """
+    host, port = kafka.split(":")
+    here = cast("Process", SimpleNamespace(loop=asyncio.get_running_loop()))
+    talk = await Connection.open(here, (host, int(port)), "waits")
+    await _until_coordinated(talk, _group_of(topic), 0)
+    offsets = AdminClient({"bootstrap.servers": kafka}).list_topics(OFFSETS_TOPIC, timeout=30)
+    count = len(offsets.topics[OFFSETS_TOPIC].partitions)
+    wanted = ic_partition(_group_of(topic), count)
+    for number in range(TRIES_MAX):
+        group = f"waits-{number}-for-{topic}"
+        if ic_partition(group, count) != wanted:
+            continue
+        answer = await talk.ask(
+            CONSUMER_HEARTBEAT, 1, group_id=group, member_id="waits", member_epoch=0,
+            subscribed_topic_names=[topic], rebalance_timeout=TIMEOUT_MS, topic_partitions=[],
+        )  # fmt: skip
+        if answer.assignment is not None and answer.assignment.topic_partitions:
+            break
+    else:
+        raise AssertionError("no group is assigned the topic")
+    talk.close()
 
 
 async def _until_coordinated(talk: Talk, name: str, key_type: int) -> None:
