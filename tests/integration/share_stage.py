@@ -47,7 +47,8 @@ LETTERS, LATE_LETTERS = "letters", "late-letters"
 PAUSE_MS: Final = 700
 TAKEOVER_PAUSE_MS: Final = 3000
 WINDOW: Final = 100
-SHORT_LOCK_MS: Final = 2000
+SHORT_LOCK_MS: Final = 4000
+"""Short for a test, but a renewal at half of it may wait for a proof that takes a second."""
 RULES: Final[tuple[dict[str, Any], ...]] = (
     {"group": "mixed*", "topics": "orders*"},
     {"group": "ahead*", "look_ahead": WINDOW},

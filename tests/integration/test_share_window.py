@@ -80,7 +80,7 @@ def test_a_released_record_comes_before_the_next_of_its_key(scene) -> None:
 
 
 def test_a_member_that_does_not_answer_loses_its_record(scene) -> None:
-    """After the lock of 2 s another member gets the record, and the late ACCEPT gets 121."""
+    """After the lock of 4 s another member gets the record, and the late ACCEPT gets 121."""
     shown = scene(share_record_lock_duration_ms=SHORT_LOCK_MS)
     shown.write("a", "a", "b")
     slow, other = shown.join_many(2)
