@@ -24,7 +24,8 @@ from keylane import __version__
 
 SCENARIOS: Final = (
     "kernel", "relay", "low_rate", "fan_out", "small_batches", "stuck", "footprint", "readiness",
-    "large_group", "slow_work", "python_workers", "python_short_work",
+    "large_group", "slow_work", "python_workers", "python_hot_key",
+    "python_short_work",
 )  # fmt: skip
 RESULT: Final = "side-by-side"
 

@@ -8,13 +8,13 @@ beside, on the same loop, and show what is there to be had.
 from __future__ import annotations
 
 import asyncio
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,7 @@ from bench.side_by_side.slow_work import (
     PARALLEL,
     PATIENCE,
     READY_TIMEOUT_S,
+    REPETITIONS_MAX,
     WORK_MS,
     Crew,
     Load,
@@ -54,26 +55,41 @@ ONE: Final = "Workers, 1 process of 64"
 FOUR: Final = "Workers, 4 processes of 16 on lanes"
 DIRECT: Final = "Workers on plain Kafka, 1 process of 64"
 BARE: Final = "bare tasks on uvloop, no Kafka"
+COLUMNS: Final = (
+    "way",
+    "share of ideal %",
+    "at work",
+    "records out of key order",
+    "own CPU us per record",
+)
+Start = Callable[[str, str], AbstractContextManager[Crew]]
+"""Starts a crew on a topic, in a group."""
 
 
 def run(lineup: Lineup) -> Outcome:
     """Measure all in turn."""
     outcome = Outcome(
         "python_workers",
-        f"{WORK_MS} ms of asyncio work per record, 1,000 keys, 1 partition, 64 at work",
-        (
-            "way",
-            "share of ideal %",
-            f"at work, of {WORKERS}",
-            "records out of key order",
-            "own CPU us per record",
-        ),
+        f"{WORK_MS} ms of asyncio work per record, 1,000 keys, 1 partition, {WORKERS} at work",
+        COLUMNS,
     )
-    load = Load(WORKERS, is_even=True)
-    bare = [uvloop.run(bare_share(load)) for _ in range(3)]
-    outcome.rows.append((BARE, spread(bare, 1), "-", "-", "-"))
-    with open_ways(lineup, load, outcome) as ways:
-        measure(lineup, load, ways, outcome, statistics.median(bare))
+    load, kafka = Load(WORKERS, is_even=True), lineup.kafka.bootstrap
+    with own_keylane(lineup) as through, ExitStack() as stack:
+        plan = {
+            ONE: python(through, WORKERS),
+            FOUR: python(through, WORKERS // PROCESSES, PROCESSES, f".lanes-{LANES}"),
+            DIRECT: python(kafka, WORKERS),
+            PARALLEL: parallel(kafka, WORKERS),
+        }
+        ways = open_ways(lineup, stack, load, plan, outcome)
+        let_lanes_settle(lineup, next(way for way in ways if way.name == FOUR))
+        figures = measure(lineup, ways, lambda: uvloop.run(bare_share(load)))
+    bare = report(figures, outcome)
+    for name in (ONE, FOUR):
+        ours = median(figures[name].shares)
+        outcome.target(f"{name}: share of ideal %", ours, at_least=SHARE_LEAST)
+        outcome.target(f"{name}: of bare tasks %", 100 * ours / bare, at_least=SHARE_LEAST)
+        outcome.target(f"{name}: out of key order", figures[name].wrong_count, at_most=0)
     return outcome
 
 
@@ -91,98 +107,119 @@ async def bare_share(load: Load) -> float:
 
 
 @contextmanager
-def open_ways(lineup: Lineup, load: Load, outcome: Outcome) -> Iterator[list[Way]]:
-    """Start everybody, and have bursts read until lanes are where their load wants them."""
-    kafka = lineup.kafka.bootstrap
-    ways: list[Way] = []
-    warm = load.counts(WARM_S)
+def own_keylane(lineup: Lineup) -> Iterator[str]:
+    """A keylane in place of the line-up's, since one node serves a cluster: its address."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-bench-")))
-        lineup.keylane.stop()  # one node serves a cluster
+        lineup.keylane.stop()
         stack.callback(lineup.keylane.start)
         keylane = KeylaneProcess(
-            kafka,
+            lineup.kafka.bootstrap,
             [],
             log_path=folder / "keylane.log",
             args=["--set", f"load_rebalance_interval_s={LOAD_INTERVAL_S}"],
             environment={"KEYLANE_LOG": "warning"},
         ).start()
         stack.callback(keylane.stop)
-        through = keylane.bootstrap
+        yield keylane.bootstrap
 
-        def add(name: str, start: Callable[[str, str], Crew]) -> None:
-            topic = f"python-{len(ways)}"
-            create_topic(lineup.stage, topic, 1)
-            produce_burst(kafka, topic, 0, warm)
-            try:
-                crew = start(topic, f"group-{topic}")
-            except JavaMissing as error:
-                outcome.notes.append(f"{name} is left out: {error}")
-                return
-            ways.append(Way(name, load, topic, crew))
 
-        def python(bootstrap: str, suffix: str, processes: int) -> Callable[[str, str], Crew]:
-            return lambda topic, group: stack.enter_context(
-                python_crew(bootstrap, topic + suffix, group, processes)
-            )
+def python(bootstrap: str, concurrency: int, processes: int = 1, suffix: str = "") -> Start:
+    """Processes of Python workers."""
+    return lambda topic, group: python_crew(
+        bootstrap, topic + suffix, group, concurrency, processes
+    )
 
-        add(ONE, python(through, "", 1))
-        add(FOUR, python(through, f".lanes-{LANES}", PROCESSES))
-        add(DIRECT, python(kafka, "", 1))
-        add(
-            PARALLEL,
-            lambda topic, group: stack.enter_context(
-                java_crew("ParallelWork.java", kafka, topic, group, str(WORKERS), str(WORK_MS),
-                          needs=PARALLEL_CONSUMER)
-            ),
-        )  # fmt: skip
+
+def parallel(bootstrap: str, workers: int) -> Start:
+    """A JVM of parallel-consumer, with order by key."""
+    return lambda topic, group: java_crew(
+        "ParallelWork.java", bootstrap, topic, group, str(workers), str(WORK_MS),
+        needs=PARALLEL_CONSUMER,
+    )  # fmt: skip
+
+
+def open_ways(
+    lineup: Lineup, stack: ExitStack, load: Load, plan: Mapping[str, Start], outcome: Outcome
+) -> list[Way]:
+    """Start a crew of each on a separate topic, and have it read a first burst."""
+    ways, warm = list[Way](), load.counts(WARM_S)
+    for name, start in plan.items():
+        topic = f"{outcome.name}-{len(ways)}"
+        progress(f"{outcome.name}: {name} gets ready")
+        create_topic(lineup.stage, topic, 1)
+        produce_burst(lineup.kafka.bootstrap, topic, 0, warm)
+        try:
+            crew = stack.enter_context(start(topic, f"group-{topic}"))
+        except JavaMissing as error:
+            outcome.notes.append(f"{name} is left out: {error}")
+            continue
+        assert crew.await_burst(0, sum(warm), READY_TIMEOUT_S), f"{name} read its first burst"
+        ways.append(Way(name, load, topic, crew))
+    return ways
+
+
+def let_lanes_settle(lineup: Lineup, way: Way) -> None:
+    """Have bursts read until lanes are where their load wants them."""
+    counts = way.load.counts(IDEAL_S)
+    for burst in range(WARM_BURST, WARM_BURST + WARM_BURSTS):
+        progress(f"{way.name} is measured by keylane")
+        produce_burst(lineup.kafka.bootstrap, way.topic, burst, counts)
+        way.crew.await_burst(burst, sum(counts), READY_TIMEOUT_S)
+
+
+@dataclass(slots=True)
+class Figures:
+    """Bursts of one way."""
+
+    shares: list[float] = field(default_factory=list)
+    """Per cent of the ideal."""
+    at_work: list[float] = field(default_factory=list)
+    cpu_us: list[float] = field(default_factory=list)
+    """Of a record."""
+    wrong_count: int = 0
+    record_count: int = 0
+
+
+def measure(
+    lineup: Lineup, ways: Sequence[Way], measure_bare: Callable[[], float]
+) -> dict[str, Figures]:
+    """Bursts in turn, with bare tasks before each round of them."""
+    found = {name: Figures() for name in (BARE, *(way.name for way in ways))}
+    for burst in range(1, min(lineup.repetitions, REPETITIONS_MAX) + 1):
+        progress(f"burst {burst}: {BARE}")
+        found[BARE].shares.append(measure_bare())
         for way in ways:
-            progress(f"python_workers: {way.name} gets ready")
-            done = way.crew.await_burst(0, sum(warm), READY_TIMEOUT_S)
-            assert done, f"{way.name} read its first burst"
-        for burst in range(WARM_BURST, WARM_BURST + WARM_BURSTS):
-            (lanes,) = (way for way in ways if way.name == FOUR)
-            progress(f"python_workers: {FOUR} is measured by keylane")
-            counts = load.counts(IDEAL_S)
-            produce_burst(kafka, lanes.topic, burst, counts)
-            lanes.crew.await_burst(burst, sum(counts), READY_TIMEOUT_S)
-        yield ways
-
-
-def measure(lineup: Lineup, load: Load, ways: Sequence[Way], outcome: Outcome, bare: float) -> None:
-    """Bursts in turn, and rows of them."""
-    counts = load.counts(max(1.0, IDEAL_S * lineup.scale))
-    size, ideal_s = sum(counts), load.ideal_s(counts)
-    shares: dict[str, list[float]] = {way.name: [] for way in ways}
-    cpus: dict[str, list[float]] = {way.name: [] for way in ways}
-    at_work: dict[str, list[float]] = {way.name: [] for way in ways}
-    wrongs, totals = dict.fromkeys(shares, 0), dict.fromkeys(shares, 0)
-    for burst in range(1, min(lineup.repetitions, 3) + 1):
-        for way in ways:
-            progress(f"python_workers burst {burst}: {way.name}")
+            progress(f"burst {burst}: {way.name}")
+            counts = way.load.counts(max(1.0, IDEAL_S * lineup.scale))
+            size, ideal_s = sum(counts), way.load.ideal_s(counts)
             pids = {str(process.pid): process.pid for process in way.crew.processes}
             with Meter(pids) as meter:
                 produce_burst(lineup.kafka.bootstrap, way.topic, burst, counts)
                 way.crew.await_burst(burst, size, PATIENCE * ideal_s)
             with way.crew.changed:
                 spans = list(way.crew.bursts[burst].spans)
-            shares[way.name].append(share_of_ideal(spans, ideal_s, size))
-            at_work[way.name].append(mean_at_work(spans))
-            wrongs[way.name] += count_out_of_order(spans)
-            totals[way.name] += len(spans)
             cpu_s = sum(usage.cpu_s for usage in meter.usage.values())
-            cpus[way.name].append(1e6 * cpu_s / max(1, len(spans)))
+            figures = found[way.name]
+            figures.shares.append(share_of_ideal(spans, ideal_s, size))
+            figures.at_work.append(mean_at_work(spans))
+            figures.cpu_us.append(1e6 * cpu_s / max(1, len(spans)))
+            figures.wrong_count += count_out_of_order(spans)
+            figures.record_count += len(spans)
             way.crew.await_burst(burst, size, READY_TIMEOUT_S)
-    for name, values in shares.items():
-        wrong = f"{wrongs[name]} of {totals[name]}"
-        busy = spread(at_work[name], 1)
-        outcome.rows.append((name, spread(values, 1), busy, wrong, spread(cpus[name], 0)))
-        outcome.keep(name, share_percent=values, out_of_order=[wrongs[name]])
-    for name in (ONE, FOUR):
-        ours = median(shares[name])
-        outcome.target(f"{name}: share of ideal %", ours, at_least=SHARE_LEAST)
-        outcome.target(f"{name}: of bare tasks %", 100 * ours / bare, at_least=SHARE_LEAST)
-        outcome.target(f"{name}: out of key order", wrongs[name], at_most=0)
+    return found
+
+
+def report(found: Mapping[str, Figures], outcome: Outcome) -> float:
+    """Write rows; return what bare tasks reach."""
+    for name, figures in found.items():
+        wrong = f"{figures.wrong_count} of {figures.record_count}" if figures.record_count else "-"
+        outcome.rows.append(
+            (name, spread(figures.shares, 1), spread(figures.at_work, 1), wrong,
+             spread(figures.cpu_us, 0))
+        )  # fmt: skip
+        outcome.keep(name, share_percent=figures.shares, out_of_order=[figures.wrong_count])
+    return median(found[BARE].shares)
 
 
 def mean_at_work(spans: Sequence[tuple[int, int, int, int]]) -> float:
@@ -197,16 +234,14 @@ def mean_at_work(spans: Sequence[tuple[int, int, int, int]]) -> float:
 
 
 @contextmanager
-def python_crew(bootstrap: str, topic: str, group: str, processes: int) -> Iterator[Crew]:
-    """Processes of workers, 64 records at work in all."""
+def python_crew(
+    bootstrap: str, topic: str, group: str, concurrency: int, processes: int
+) -> Iterator[Crew]:
+    """Processes with so many workers each."""
     module = "bench.side_by_side.python_workers_member"
-    concurrency, work_ms = str(WORKERS // processes), str(WORK_MS)
+    args = [bootstrap, topic, group, str(concurrency), str(WORK_MS)]
     started = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, bootstrap, topic, group, concurrency, work_ms],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        subprocess.Popen([sys.executable, "-m", module, *args], stdout=subprocess.PIPE, text=True)
         for _ in range(processes)
     ]
     try:

@@ -1,10 +1,14 @@
-"""The workers' scheduler is its naive twin: order per key, one of a key, each record once."""
+"""The workers' scheduler is its naive twin: order per key, one of a key, each record once.
+
+A record in line is passed by so many others at most, whatever comes.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from random import Random
 
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     Bundle,
@@ -29,10 +33,13 @@ class WorkQueuesMachine(RuleBasedStateMachine):
 
     at_work: Bundle[Work | None] = Bundle("at_work")
 
-    @initialize(order=st.sampled_from(ORDERS))
-    def begin(self, order: Order) -> None:
-        self.order = order
-        self.queues, self.naive = WorkQueues(order), NaiveWorkQueues(order)
+    @initialize(order=st.sampled_from(ORDERS), passed_max=st.sampled_from([1, 3, 10, 1000]))
+    def begin(self, order: Order, passed_max: int) -> None:
+        self.order, self.passed_max = order, passed_max
+        self.queues = WorkQueues(order, passed_max)
+        self.naive = NaiveWorkQueues(order, passed_max)
+        self.latest: dict[int, tuple[ConsumerRecord, int]] = {}
+        """Records in line, and how many are taken by then before each, at most."""
         self.ends: Counter[TopicPartition] = Counter()
         self.finished: list[ConsumerRecord] = []
         self.now_s = 0.0
@@ -52,7 +59,9 @@ class WorkQueuesMachine(RuleBasedStateMachine):
         if work is None:
             assert not startable
             return None
-        assert any(work.record is each for each in startable)
+        assert work.record is startable[0]
+        _, latest = self.latest.pop(id(work.record))
+        assert self.naive.taken_count <= latest
         self.naive.start(work.record)
         return work
 
@@ -113,6 +122,10 @@ class WorkQueuesMachine(RuleBasedStateMachine):
         assert self.queues.queued_count == sum(not each.is_at_work for each in entries)
         assert self.queues.ready_count == len(self.naive.startable())
         assert self.queues.retry_count == sum(each.due_s is not None for each in entries)
+        startable = self.naive.startable()
+        latest = self.naive.taken_count + len(startable) + self.queues.at_work_count
+        for record in startable:
+            self.latest.setdefault(id(record), (record, latest + self.passed_max))
         for place in (P0, P1, P2):
             assert self.queues.unfinished_count(place) == self.naive.unfinished_count(place)
             waiting = [
@@ -123,6 +136,46 @@ class WorkQueuesMachine(RuleBasedStateMachine):
             assert self.queues.waiting_count(place) == len(waiting)
         if not entries:
             assert self.queues.held_bytes == 0
+
+
+SKEWED = [b"hot"] * 6 + [b"warm"] * 3 + [b"ada", b"ben", b"eve", None]
+
+
+@given(
+    passed_max=st.sampled_from([1, 3, 10, 1000]),
+    workers=st.integers(1, 3),
+    seed=st.integers(0, 2**32 - 1),
+)
+@settings(max_examples=150, deadline=None)
+def test_skewed_keys_go_in_the_order_of_their_weight(
+    passed_max: int, workers: int, seed: int
+) -> None:
+    """Two polls of skewed keys, workers that end or fail in any order: the same line throughout."""
+    machine = WorkQueuesMachine()
+    machine.begin("key", passed_max)
+    choice = Random(seed)
+    keys = choice.choices(SKEWED, k=40)
+    polls = [[(choice.choice([P0, P1]), key) for key in part] for part in (keys[:15], keys[15:])]
+    at_work: list[Work] = []
+    while polls or machine.naive.entries:
+        if polls and choice.random() < 0.2:
+            machine.poll(polls.pop(0))
+            machine.same_counts()
+        while len(at_work) < workers and machine.queues.ready_count:
+            work = machine.take()
+            assert isinstance(work, Work)
+            at_work.append(work)
+            machine.same_counts()
+        if at_work:
+            work = at_work.pop(choice.randrange(len(at_work)))
+            if choice.random() < 0.1:
+                machine.fail(work, 1)
+            else:
+                machine.finish(work)
+        else:
+            machine.wait(1)
+        machine.same_counts()
+    assert len(machine.finished) == len(keys)
 
 
 def assert_same(dropped: list[ConsumerRecord], expected: list[ConsumerRecord]) -> None:

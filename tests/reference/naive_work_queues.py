@@ -15,11 +15,15 @@ class Entry:
     is_at_work: bool = False
     is_stale: bool = False
     due_s: float | None = None
+    place: tuple[int, int, int] | None = None
+    """In line: the lower goes first."""
+    retry_number: int = 0
 
 
 class NaiveWorkQueues:
-    def __init__(self, order: Order) -> None:
-        self.order = order
+    def __init__(self, order: Order, passed_max: int) -> None:
+        self.order, self.passed_max = order, passed_max
+        self.taken_count = self.number = 0
         self.entries: list[Entry] = []
         self.held: set[TopicPartition] = set()
         self.is_closed = False
@@ -29,17 +33,49 @@ class NaiveWorkQueues:
             return 0
         taken = [Entry(each) for each in records if each.topic_partition not in self.held]
         self.entries += taken
+        self._line_up()
         return len(taken)
 
     def startable(self) -> list[ConsumerRecord]:
-        """Records with nothing unfinished of their key before them."""
+        """Records with nothing unfinished of their key before them, in line."""
         return [
             entry.record
-            for number, entry in enumerate(self.entries)
-            if not entry.is_at_work
-            and entry.due_s is None
-            and not any(self._shares_turn(entry, before) for before in self.entries[:number])
+            for entry in sorted(
+                (each for each in self.entries if each.place is not None),
+                key=lambda each: each.place or (),
+            )
         ]
+
+    def _line_up(self, *, finished: Entry | None = None) -> None:
+        """Give those a place that may start now: late by arrival, early by what waits behind.
+
+        A key in line has its weight once the record before has ended: what is behind it, in terms
+        of the mean over all keys. Above the mean, it counts as if it had come so much earlier.
+        """
+        for number, entry in enumerate(self.entries):
+            if entry.is_at_work or entry.due_s is not None or entry.place is not None:
+                continue
+            if not self._is_first(number):
+                continue
+            self.number += 1
+            entry.place = (self.taken_count, 0, self.number)
+            if finished is None or not self._shares_turn(entry, finished):
+                continue
+            behind = sum(self._shares_turn(entry, each) for each in self.entries) - 1
+            weight = behind * self._key_count()
+            if weight > sum(not each.is_at_work for each in self.entries):
+                turn = self.taken_count - min(weight, self.passed_max)
+                entry.place = (turn, 1, self.number)
+
+    def _key_count(self) -> int:
+        return sum(
+            self._shares_turn(entry, entry) and self._is_first(number)
+            for number, entry in enumerate(self.entries)
+        )
+
+    def _is_first(self, number: int) -> bool:
+        entry = self.entries[number]
+        return not any(self._shares_turn(entry, before) for before in self.entries[:number])
 
     def _shares_turn(self, one: Entry, other: Entry) -> bool:
         if one.record.topic_partition != other.record.topic_partition or self.order == "none":
@@ -49,11 +85,14 @@ class NaiveWorkQueues:
         )
 
     def start(self, record: ConsumerRecord) -> None:
-        self._entry(record, is_at_work=False).is_at_work = True
+        entry = self._entry(record, is_at_work=False)
+        entry.is_at_work, entry.place = True, None
+        self.taken_count += 1
 
     def finish(self, record: ConsumerRecord) -> bool:
         entry = self._entry(record, is_at_work=True)
         self.entries.remove(entry)
+        self._line_up(finished=entry)
         return not entry.is_stale
 
     def retry(self, record: ConsumerRecord, due_s: float) -> bool:
@@ -61,12 +100,15 @@ class NaiveWorkQueues:
         if entry.is_stale or record.topic_partition in self.held or self.is_closed:
             return False
         entry.is_at_work, entry.due_s = False, due_s
+        self.number += 1
+        entry.retry_number = self.number
         return True
 
     def wake(self, now_s: float) -> None:
-        for entry in self.entries:
-            if entry.due_s is not None and entry.due_s <= now_s:
-                entry.due_s = None
+        due = [each for each in self.entries if each.due_s is not None and each.due_s <= now_s]
+        for entry in sorted(due, key=lambda each: (each.due_s, each.retry_number)):
+            entry.due_s = None
+            self._line_up()
 
     def drop(self, places: Collection[TopicPartition]) -> list[ConsumerRecord]:
         gone = [

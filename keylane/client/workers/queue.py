@@ -3,6 +3,10 @@
 In: records of polls, ends of work, times. Out: the next record to work on. Time is an argument.
 The order is that of a partition (KIP draft "Cooperative consumer processing semantic": order by
 key): a key in two partitions is two keys.
+
+Of the keys whose turn has come, the one with most records behind it goes first (docs/decisions/050;
+Tassiulas, Ephremides 1992: "Stability properties of constrained queueing systems"), within a bound:
+a record in line is passed by so many others at most.
 """
 
 from __future__ import annotations
@@ -31,13 +35,28 @@ def size_of(record: ConsumerRecord) -> int:
 class Work:
     """One record whose turn has come: ready, at work, or waiting for a further attempt."""
 
-    __slots__ = ("attempts", "key", "partition", "record", "size_bytes", "term", "undelivered")
+    __slots__ = (
+        "attempts",
+        "key",
+        "partition",
+        "record",
+        "size_bytes",
+        "term",
+        "turn",
+        "undelivered",
+    )
 
     def __init__(
-        self, record: ConsumerRecord, key: bytes | None, partition: _Partition, size_bytes: int
+        self,
+        record: ConsumerRecord,
+        key: bytes | None,
+        partition: _Partition,
+        size_bytes: int,
+        turn: int,
     ) -> None:
         self.record, self.key, self.partition = record, key, partition
-        self.size_bytes = size_bytes
+        self.size_bytes, self.turn = size_bytes, turn
+        """turn: how many records had been taken when this one came into line."""
         self.term = partition.term
         self.attempts = 0
         """Failed ones."""
@@ -67,16 +86,30 @@ class _Partition:
 
 
 class WorkQueues:
-    """The scheduler. Each call is O(1) per record; drops cost the count of queued records.
+    """The scheduler. Each call is O(1) per record, or O(log n) where a key has more than the mean.
+
+    Drops cost the count of queued records.
+
+    passed_max: records that go before one that came into line earlier, at most.
 
     Invariants (`check`): a chained key has one record that is ready, at work or waits for an
     attempt; counts and bytes are those of the records held; nothing of a held partition is queued.
     """
 
-    def __init__(self, order: Order = "key") -> None:
+    def __init__(self, order: Order = "key", passed_max: int = 1000) -> None:
         self._is_by_key, self._is_by_partition = order == "key", order == "partition"
+        self._passed_max = passed_max
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._ready: deque[Work] = deque()
+        """In line, in the order of their turns."""
+        self._ahead: list[tuple[float, int, Work]] = []
+        """In line, with more behind them than the mean key: a heap of the turn from which on each
+        would have stood there else, the turn of its arrival less what it may pass."""
+        self._ahead_number = 0
+        self._turn = 0
+        """Records taken so far."""
+        self._key_count = 0
+        """Keys with a record that waits or is at work."""
         self._retries: list[tuple[float, int, Work]] = []
         self._retry_number = 0
         self.queued_count = 0
@@ -122,7 +155,8 @@ class WorkQueues:
                     waiting.append(record)
                     continue
                 chains[key] = None
-            ready.append(Work(record, key, partition, size_bytes))
+                self._key_count += 1
+            ready.append(Work(record, key, partition, size_bytes, self._turn))
         self.queued_count += count
         self.held_bytes += bytes_added
         self.added_count += count
@@ -131,9 +165,14 @@ class WorkQueues:
 
     def take(self) -> Work | None:
         """Return the next record to work on; None: none may start now."""
-        if not self._ready:
+        ready, ahead = self._ready, self._ahead
+        if ahead and (not ready or ahead[0][0] < ready[0].turn):
+            work = heapq.heappop(ahead)[2]
+        elif ready:
+            work = ready.popleft()
+        else:
             return None
-        work = self._ready.popleft()
+        self._turn += 1
         partition = work.partition
         partition.queued -= 1
         partition.queued_bytes -= work.size_bytes
@@ -160,10 +199,23 @@ class WorkQueues:
             waiting = partition.chains[key]
             if waiting:
                 record = waiting.popleft()
-                self._ready.append(Work(record, key, partition, size_of(record)))
+                self._line_up(
+                    Work(record, key, partition, size_of(record), self._turn), len(waiting)
+                )
             else:
                 del partition.chains[key]
+                self._key_count -= 1
         return is_current
+
+    def _line_up(self, work: Work, behind_count: int) -> None:
+        """Give a record its place in line, by what waits behind it in terms of the mean key."""
+        weight = behind_count * self._key_count
+        if weight <= self.queued_count:
+            self._ready.append(work)
+            return
+        self._ahead_number += 1
+        turn = self._turn - min(weight, self._passed_max)
+        heapq.heappush(self._ahead, (turn, self._ahead_number, work))
 
     def retry(self, work: Work, due_s: float) -> bool:
         """Let a record that failed wait until `due_s`, and its key with it.
@@ -193,7 +245,9 @@ class WorkQueues:
         """Let the attempts begin whose time has come; return their count."""
         count = 0
         while self._retries and self._retries[0][0] <= now_s:
-            self._ready.append(heapq.heappop(self._retries)[2])
+            work = heapq.heappop(self._retries)[2]
+            work.turn = self._turn
+            self._ready.append(work)
             count += 1
         return count
 
@@ -250,7 +304,7 @@ class WorkQueues:
     @property
     def ready_count(self) -> int:
         """Records that a free worker may take now."""
-        return len(self._ready)
+        return len(self._ready) + len(self._ahead)
 
     @property
     def retry_count(self) -> int:
@@ -265,7 +319,7 @@ class WorkQueues:
 
     def check(self) -> None:
         """Raise AssertionError if an invariant does not hold. Cost: all records held."""
-        heads = [*self._ready, *(work for _, _, work in self._retries)]
+        heads = [*self._ready, *(work for _, _, work in [*self._ahead, *self._retries])]
         taken = [(id(work.partition), work.key) for work in heads if work.key is not None]
         assert len(taken) == len(set(taken)), "a key twice"
         behind = 0
@@ -280,19 +334,22 @@ class WorkQueues:
             assert not (partition.is_held and partition.queued), "a held partition has a queue"
             assert 0 <= partition.unfinished <= partition.at_work
         assert self.queued_count == len(heads) + behind
+        assert self._key_count == sum(len(each.chains) for each in self._partitions.values())
 
     def _drop(self, dropped: Collection[_Partition]) -> list[ConsumerRecord]:
         gone = {id(partition) for partition in dropped}
         heads = [work for work in self._ready if id(work.partition) in gone]
-        heads += [work for _, _, work in self._retries if id(work.partition) in gone]
         self._ready = deque(work for work in self._ready if id(work.partition) not in gone)
-        self._retries = [each for each in self._retries if id(each[2].partition) not in gone]
-        heapq.heapify(self._retries)
+        for heap in (self._ahead, self._retries):
+            heads += [work for _, _, work in heap if id(work.partition) in gone]
+            heap[:] = [each for each in heap if id(each[2].partition) not in gone]
+            heapq.heapify(heap)
         records: list[ConsumerRecord] = []
         for work in heads:
             records.append(work.record)
             if work.key is not None:
                 records += work.partition.chains.pop(work.key) or ()
+                self._key_count -= 1
         for partition in dropped:
             for key, waiting in partition.chains.items():  # their first one is at work
                 records += waiting or ()

@@ -79,8 +79,8 @@ class Workers:
             handle, settings.executor, settings.concurrency, settings.timeout_s
         )
         self.tallies: Tallies = Tallies()
-        self._queues = WorkQueues(settings.order)
         self._queued_max = settings.queued_max(self._executor.concurrency)
+        self._queues = WorkQueues(settings.order, self._queued_max)
         self._ledger = self._make_ledger()
         self._poke = asyncio.Event()
         self._paused: frozenset[TopicPartition] = frozenset()
