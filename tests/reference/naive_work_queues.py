@@ -15,8 +15,9 @@ class Entry:
     is_at_work: bool = False
     is_stale: bool = False
     due_s: float | None = None
-    place: tuple[int, int, int] | None = None
-    """In line: the lower goes first."""
+    turn: int = 0
+    place: tuple[int, ...] = ()
+    """In line: the lower goes first. Empty: it is not in line."""
     retry_number: int = 0
 
 
@@ -32,8 +33,20 @@ class NaiveWorkQueues:
         if self.is_closed:
             return 0
         taken = [Entry(each) for each in records if each.topic_partition not in self.held]
+        first = len(self.entries)
         self.entries += taken
-        self._line_up()
+        for number in range(first, len(self.entries)):
+            if self._is_first(number):
+                self._line_up(self.entries[number])
+        grown: list[Entry] = []
+        for entry in taken:
+            head = next(
+                each for each in self.entries if each is entry or self._shares_turn(each, entry)
+            )
+            if head is not entry and head.place and not any(head is each for each in grown):
+                grown.append(head)
+        for head in grown:
+            self._go_ahead(head)
         return len(taken)
 
     def startable(self) -> list[ConsumerRecord]:
@@ -41,31 +54,29 @@ class NaiveWorkQueues:
         return [
             entry.record
             for entry in sorted(
-                (each for each in self.entries if each.place is not None),
-                key=lambda each: each.place or (),
+                (each for each in self.entries if each.place),
+                key=lambda each: each.place,
             )
         ]
 
-    def _line_up(self, *, finished: Entry | None = None) -> None:
-        """Give those a place that may start now: late by arrival, early by what waits behind.
+    def _line_up(self, entry: Entry) -> None:
+        """Give a place to an entry that may start now: behind all that are there."""
+        self.number += 1
+        entry.turn = self.taken_count
+        entry.place = (entry.turn, 0, self.number)
 
-        A key in line has its weight once the record before has ended: what is behind it, in terms
-        of the mean over all keys. Above the mean, it counts as if it had come so much earlier.
+    def _go_ahead(self, entry: Entry) -> None:
+        """Above the mean, an entry counts as if it had come by its weight earlier.
+
+        The weight is what is behind it, in terms of the mean over all keys.
         """
-        for number, entry in enumerate(self.entries):
-            if entry.is_at_work or entry.due_s is not None or entry.place is not None:
-                continue
-            if not self._is_first(number):
-                continue
+        behind = sum(self._shares_turn(entry, each) for each in self.entries) - 1
+        weight = behind * self._key_count()
+        turns = self.passed_max * weight // (self.passed_max + weight)
+        place = (entry.turn - turns, 1, self.number + 1)
+        if weight > sum(not each.is_at_work for each in self.entries) and place[0] < entry.place[0]:
             self.number += 1
-            entry.place = (self.taken_count, 0, self.number)
-            if finished is None or not self._shares_turn(entry, finished):
-                continue
-            behind = sum(self._shares_turn(entry, each) for each in self.entries) - 1
-            weight = behind * self._key_count()
-            if weight > sum(not each.is_at_work for each in self.entries):
-                turn = self.taken_count - min(weight, self.passed_max)
-                entry.place = (turn, 1, self.number)
+            entry.place = place
 
     def _key_count(self) -> int:
         return sum(
@@ -86,13 +97,17 @@ class NaiveWorkQueues:
 
     def start(self, record: ConsumerRecord) -> None:
         entry = self._entry(record, is_at_work=False)
-        entry.is_at_work, entry.place = True, None
+        entry.is_at_work, entry.place = True, ()
         self.taken_count += 1
 
     def finish(self, record: ConsumerRecord) -> bool:
         entry = self._entry(record, is_at_work=True)
         self.entries.remove(entry)
-        self._line_up(finished=entry)
+        for each in self.entries:
+            if self._shares_turn(each, entry):
+                self._line_up(each)
+                self._go_ahead(each)
+                break
         return not entry.is_stale
 
     def retry(self, record: ConsumerRecord, due_s: float) -> bool:
@@ -108,7 +123,9 @@ class NaiveWorkQueues:
         due = [each for each in self.entries if each.due_s is not None and each.due_s <= now_s]
         for entry in sorted(due, key=lambda each: (each.due_s, each.retry_number)):
             entry.due_s = None
-            self._line_up()
+            self._line_up(entry)
+            if self._shares_turn(entry, entry):
+                self._go_ahead(entry)
 
     def drop(self, places: Collection[TopicPartition]) -> list[ConsumerRecord]:
         gone = [

@@ -4,16 +4,16 @@ In: records of polls, ends of work, times. Out: the next record to work on. Time
 The order is that of a partition (KIP draft "Cooperative consumer processing semantic": order by
 key): a key in two partitions is two keys.
 
-Of the keys whose turn has come, the one with most records behind it goes first (docs/decisions/050;
-Tassiulas, Ephremides 1992: "Stability properties of constrained queueing systems"), within a bound:
-a record in line is passed by so many others at most.
+Of the keys whose turn has come, the one with most records behind it goes first, within a bound
+(docs/decisions/050; Tassiulas, Ephremides 1992: "Stability properties of constrained queueing
+systems and scheduling policies for maximum throughput in multihop radio networks").
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, Literal
 
 from keylane.client.values import ConsumerRecord, TopicPartition
@@ -37,8 +37,11 @@ class Work:
 
     __slots__ = (
         "attempts",
+        "behind",
+        "is_in_line",
         "key",
         "partition",
+        "place",
         "record",
         "size_bytes",
         "term",
@@ -55,27 +58,49 @@ class Work:
         turn: int,
     ) -> None:
         self.record, self.key, self.partition = record, key, partition
-        self.size_bytes, self.turn = size_bytes, turn
-        """turn: how many records had been taken when this one came into line."""
+        self.size_bytes = size_bytes
         self.term = partition.term
+        self.behind: deque[ConsumerRecord] | None = None
+        """Later records of the key, in the order of arrival; None: there are none."""
+        self.turn = self.place = turn
+        """turn: how many records had been taken when this one came into line. place: the turn that
+        it counts with, which is lower where many are behind it."""
+        self.is_in_line = True
         self.attempts = 0
         """Failed ones."""
         self.undelivered: Exception | None = None
         """The last error, while the record's dead letter is still to be written."""
 
+    def again(self, turn: int) -> Work:
+        """Return the same work, in line for a further attempt."""
+        work = Work(self.record, self.key, self.partition, self.size_bytes, turn)
+        work.term, work.behind = self.term, self.behind
+        work.attempts, work.undelivered = self.attempts, self.undelivered
+        return work
+
 
 class _Partition:
     """Records of one partition that wait and are at work.
 
-    `chains` has the keys with a record ready, at work or waiting for an attempt; behind it stand
-    the later records of the key, in the order of arrival; None: there are none.
+    `heads` has the work of each key that is in line, in progress or waiting for an attempt.
     """
 
-    __slots__ = ("at_work", "chains", "is_held", "queued", "queued_bytes", "term", "unfinished")
+    __slots__ = (
+        "at_work",
+        "heads",
+        "is_held",
+        "low",
+        "queued",
+        "queued_bytes",
+        "term",
+        "unfinished",
+    )
 
     def __init__(self) -> None:
-        self.chains: dict[bytes, deque[ConsumerRecord] | None] = {}
+        self.heads: dict[bytes, Work] = {}
         self.queued = self.queued_bytes = 0
+        self.low = -1
+        """Of `queued`: that few are worth a call."""
         self.at_work = 0
         """Of any term."""
         self.unfinished = 0
@@ -90,22 +115,27 @@ class WorkQueues:
 
     Drops cost the count of queued records.
 
-    passed_max: records that go before one that came into line earlier, at most.
+    passed_max: records that go before one that came into line earlier, at most. on_low: see
+    `watch`.
 
-    Invariants (`check`): a chained key has one record that is ready, at work or waits for an
-    attempt; counts and bytes are those of the records held; nothing of a held partition is queued.
+    Invariants (`check`): a key has one record that is in line, at work or waits for an attempt; all
+    others are behind it; counts and bytes are those of the records held; nothing of a held
+    partition is queued.
     """
 
     def __init__(self, order: Order = "key", passed_max: int = 1000) -> None:
         self._is_by_key, self._is_by_partition = order == "key", order == "partition"
-        self._passed_max = passed_max
+        self.passed_max = passed_max
+        self.on_low: Callable[[], None] = _nothing
         self._partitions: dict[TopicPartition, _Partition] = {}
         self._ready: deque[Work] = deque()
-        """In line, in the order of their turns."""
+        """Works in the order of their turns."""
         self._ahead: list[tuple[float, int, Work]] = []
-        """In line, with more behind them than the mean key: a heap of the turn from which on each
-        would have stood there else, the turn of its arrival less what it may pass."""
+        """A heap by place of those with more behind them than the mean key; a work may be in both,
+        and is passed over where it is not in line any more."""
         self._ahead_number = 0
+        self.ready_count = 0
+        """Records that a free worker may take now."""
         self._turn = 0
         """Records taken so far."""
         self._key_count = 0
@@ -133,6 +163,7 @@ class WorkQueues:
         partition = _Partition()
         ready, by_key, by_partition = self._ready, self._is_by_key, self._is_by_partition
         count = bytes_added = 0
+        grown: dict[Work, None] = {}
         for record in records:
             if record[1] != number or record[0] != topic:
                 topic, number = record[0], record[1]
@@ -146,32 +177,43 @@ class WorkQueues:
             partition.queued += 1
             partition.queued_bytes += size_bytes
             key = record[4] if by_key else _ALL if by_partition else None
+            if key is not None and key in partition.heads:
+                head = partition.heads[key]
+                if head.behind is None:
+                    head.behind = deque()
+                head.behind.append(record)
+                if head.is_in_line:
+                    grown[head] = None
+                continue
+            work = Work(record, key, partition, size_bytes, self._turn)
+            ready.append(work)
+            self.ready_count += 1
             if key is not None:
-                chains = partition.chains
-                if key in chains:
-                    waiting = chains[key]
-                    if waiting is None:
-                        chains[key] = waiting = deque()
-                    waiting.append(record)
-                    continue
-                chains[key] = None
+                partition.heads[key] = work
                 self._key_count += 1
-            ready.append(Work(record, key, partition, size_bytes, self._turn))
         self.queued_count += count
         self.held_bytes += bytes_added
         self.added_count += count
         self.added_bytes += bytes_added
+        for work in grown:
+            self._go_ahead(work)
         return count
 
     def take(self) -> Work | None:
         """Return the next record to work on; None: none may start now."""
         ready, ahead = self._ready, self._ahead
+        while ready and not ready[0].is_in_line:
+            ready.popleft()
+        while ahead and not ahead[0][2].is_in_line:
+            heapq.heappop(ahead)
         if ahead and (not ready or ahead[0][0] < ready[0].turn):
             work = heapq.heappop(ahead)[2]
         elif ready:
             work = ready.popleft()
         else:
             return None
+        work.is_in_line = False
+        self.ready_count -= 1
         self._turn += 1
         partition = work.partition
         partition.queued -= 1
@@ -180,7 +222,17 @@ class WorkQueues:
         partition.unfinished += 1
         self.queued_count -= 1
         self.at_work_count += 1
+        if partition.queued <= partition.low:
+            self.on_low()
         return work
+
+    def watch(self, places: Collection[TopicPartition], low_count: int) -> None:
+        """Call `on_low` with each record taken of these that leaves so few waiting, or fewer."""
+        for partition in self._partitions.values():
+            partition.low = -1
+        for place in places:
+            if place in self._partitions:
+                self._partitions[place].low = low_count
 
     def finished(self, work: Work) -> bool:
         """End the work on a record; the next of its key has its turn.
@@ -196,26 +248,31 @@ class WorkQueues:
             partition.unfinished -= 1
         key = work.key
         if key is not None:
-            waiting = partition.chains[key]
-            if waiting:
-                record = waiting.popleft()
-                self._line_up(
-                    Work(record, key, partition, size_of(record), self._turn), len(waiting)
-                )
+            behind = work.behind
+            if behind:
+                record = behind.popleft()
+                head = Work(record, key, partition, size_of(record), self._turn)
+                partition.heads[key] = head
+                self.ready_count += 1
+                head.behind = behind
+                if not self._go_ahead(head):
+                    self._ready.append(head)
             else:
-                del partition.chains[key]
+                del partition.heads[key]
                 self._key_count -= 1
         return is_current
 
-    def _line_up(self, work: Work, behind_count: int) -> None:
-        """Give a record its place in line, by what waits behind it in terms of the mean key."""
-        weight = behind_count * self._key_count
-        if weight <= self.queued_count:
-            self._ready.append(work)
-            return
+    def _go_ahead(self, work: Work) -> bool:
+        """Give a record in line a better place, where its key has more than the mean behind it."""
+        weight = len(work.behind or ()) * self._key_count
+        # The more the better, but never by `passed_max`: cut off there, hot keys would take turns.
+        place = work.turn - self.passed_max * weight // (self.passed_max + weight)
+        if weight <= self.queued_count or place >= work.place:
+            return False
+        work.place = place
         self._ahead_number += 1
-        turn = self._turn - min(weight, self._passed_max)
-        heapq.heappush(self._ahead, (turn, self._ahead_number, work))
+        heapq.heappush(self._ahead, (place, self._ahead_number, work))
+        return True
 
     def retry(self, work: Work, due_s: float) -> bool:
         """Let a record that failed wait until `due_s`, and its key with it.
@@ -245,9 +302,12 @@ class WorkQueues:
         """Let the attempts begin whose time has come; return their count."""
         count = 0
         while self._retries and self._retries[0][0] <= now_s:
-            work = heapq.heappop(self._retries)[2]
-            work.turn = self._turn
-            self._ready.append(work)
+            work = heapq.heappop(self._retries)[2].again(self._turn)
+            if work.key is not None:
+                work.partition.heads[work.key] = work
+            if not self._go_ahead(work):
+                self._ready.append(work)
+            self.ready_count += 1
             count += 1
         return count
 
@@ -302,11 +362,6 @@ class WorkQueues:
         return partition.queued if partition is not None else 0
 
     @property
-    def ready_count(self) -> int:
-        """Records that a free worker may take now."""
-        return len(self._ready) + len(self._ahead)
-
-    @property
     def retry_count(self) -> int:
         """Records that wait for a further attempt."""
         return len(self._retries)
@@ -314,19 +369,24 @@ class WorkQueues:
     def keys_waiting_count(self) -> int:
         """Return the keys with records behind one that is not finished. Cost: all keys held."""
         return sum(
-            1 for each in self._partitions.values() for waiting in each.chains.values() if waiting
+            1 for each in self._partitions.values() for head in each.heads.values() if head.behind
         )
 
     def check(self) -> None:
         """Raise AssertionError if an invariant does not hold. Cost: all records held."""
-        heads = [*self._ready, *(work for _, _, work in [*self._ahead, *self._retries])]
+        line = self._line()
+        heads = [*line, *(work for _, _, work in self._retries)]
+        assert self.ready_count == len(line)
         taken = [(id(work.partition), work.key) for work in heads if work.key is not None]
         assert len(taken) == len(set(taken)), "a key twice"
         behind = 0
         for partition in self._partitions.values():
             own = [work for work in heads if work.partition is partition]
-            waiting = [record for each in partition.chains.values() for record in each or ()]
+            waiting = [each for head in partition.heads.values() for each in head.behind or ()]
             behind += len(waiting)
+            assert {id(partition.heads[work.key]) for work in own if work.key is not None} == {
+                id(work) for work in own if work.key is not None
+            }
             assert partition.queued == len(own) + len(waiting)
             assert partition.queued_bytes == sum(
                 size_of(record) for record in [*waiting, *(work.record for work in own)]
@@ -334,27 +394,37 @@ class WorkQueues:
             assert not (partition.is_held and partition.queued), "a held partition has a queue"
             assert 0 <= partition.unfinished <= partition.at_work
         assert self.queued_count == len(heads) + behind
-        assert self._key_count == sum(len(each.chains) for each in self._partitions.values())
+        assert self._key_count == sum(len(each.heads) for each in self._partitions.values())
 
     def _drop(self, dropped: Collection[_Partition]) -> list[ConsumerRecord]:
         gone = {id(partition) for partition in dropped}
-        heads = [work for work in self._ready if id(work.partition) in gone]
-        self._ready = deque(work for work in self._ready if id(work.partition) not in gone)
-        for heap in (self._ahead, self._retries):
-            heads += [work for _, _, work in heap if id(work.partition) in gone]
-            heap[:] = [each for each in heap if id(each[2].partition) not in gone]
-            heapq.heapify(heap)
+        heads = [work for work in self._line() if id(work.partition) in gone]
+        self.ready_count -= len(heads)
+        heads += [work for _, _, work in self._retries if id(work.partition) in gone]
+        self._retries = [each for each in self._retries if id(each[2].partition) not in gone]
+        heapq.heapify(self._retries)
         records: list[ConsumerRecord] = []
         for work in heads:
+            work.is_in_line = False
             records.append(work.record)
+            records += work.behind or ()
             if work.key is not None:
-                records += work.partition.chains.pop(work.key) or ()
+                del work.partition.heads[work.key]
                 self._key_count -= 1
         for partition in dropped:
-            for key, waiting in partition.chains.items():  # their first one is at work
-                records += waiting or ()
-                partition.chains[key] = None
+            for head in partition.heads.values():  # at work
+                records += head.behind or ()
+                head.behind = None
             self.queued_count -= partition.queued
             self.held_bytes -= partition.queued_bytes
             partition.queued = partition.queued_bytes = 0
         return records
+
+    def _line(self) -> list[Work]:
+        """Return the works in line, each once."""
+        works = [*self._ready, *(work for _, _, work in self._ahead)]
+        return list({id(work): work for work in works if work.is_in_line}.values())
+
+
+def _nothing() -> None:
+    pass

@@ -32,13 +32,12 @@ from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.workers")
 
+PASSED_TIMES: Final = 4
+"""A record is passed by so many later ones at most, in terms of those that may wait."""
 POLL_MS: Final = 500
 """A poll without records takes this long; what a stop waits for at most."""
 POLL_PAUSED_MS: Final = 100
 """While some partitions are paused: they are resumed by a poll, with half of their part waiting."""
-POLL_SHARE_MIN: Final = 16
-"""A poll takes the fair share of a partition, for a lane has few keys and many side by side keep
-workers busy to the end; of many partitions it takes as much, for small lists cost more."""
 DRAIN_PAUSE_S: Final = 0.05
 """Between two polls without records, while work of a revoked partition goes on."""
 FULL_PAUSE_S_MAX: Final = 1.0
@@ -80,7 +79,10 @@ class Workers:
         )
         self.tallies: Tallies = Tallies()
         self._queued_max = settings.queued_max(self._executor.concurrency)
-        self._queues = WorkQueues(settings.order, self._queued_max)
+        self._partition_count = 0
+        """Assigned, when pauses were planned last."""
+        self._queues = WorkQueues(settings.order, PASSED_TIMES * self._queued_max)
+        self._queues.on_low = self._ran_low
         self._ledger = self._make_ledger()
         self._poke = asyncio.Event()
         self._paused: frozenset[TopicPartition] = frozenset()
@@ -91,7 +93,7 @@ class Workers:
         self._is_stopping = self._is_at_once = False
         self._can_poll = True
         self._has_ended = False
-        self._waits_for_room = False
+        self._waits_for_room = self._was_full = False
         self._waits_for: frozenset[TopicPartition] = frozenset()
         self._timers: set[asyncio.TimerHandle] = set()
         self._collector = WorkersCollector(settings.name, self.tallies, self.view)
@@ -214,6 +216,7 @@ class Workers:
             self._queued_max,
             queues.held_bytes,
             settings.max_queued_bytes,
+            partition_count=self._partition_count,
         )
         if queues.added_count:
             room = room._replace(record_bytes=queues.added_bytes / queues.added_count)
@@ -241,13 +244,12 @@ class Workers:
         self._ledger.flush()
         if not self._is_stopping:
             self._change_pauses()
-        share = self._room().share_of_one(len(self._source.assignment()))
         self._pool.is_watched = bool(self._paused)
         try:
             polled = await self._source.getmany(
                 timeout_ms=timeout_ms,
                 max_records=records_max,
-                max_partition_records=max(POLL_SHARE_MIN, share),
+                max_partition_records=self._room().records_max_of_one(),
             )
         finally:
             self._pool.is_watched = False
@@ -286,7 +288,7 @@ class Workers:
         self._poke.clear()
         if self._is_at_once or (self._is_stopping and not self._queues.at_work_count):
             return
-        self._waits_for_room = self._is_shut()
+        self._waits_for_room, self._was_full = self._is_shut(), self._room().is_full
         self._waits_for = self._unfinished_leaving()
         self._pool.is_watched = True
         try:
@@ -307,14 +309,30 @@ class Workers:
         if self._is_stopping:
             may_go_on = not self._queues.at_work_count
         else:
-            may_go_on = (self._waits_for_room and not self._room().is_half_full) or any(
+            has_room = self._waits_for_room and self._has_room()
+            may_go_on = has_room or any(
                 not self._queues.unfinished_count(place) for place in self._waits_for
             )
         if may_go_on:
             self._poke.set()
 
+    def _has_room(self) -> bool:
+        room = self._room()
+        return room.has_spare if self._was_full else not room.is_half_full
+
+    def _ran_low(self) -> None:
+        """A partition that is paused has few records left: it goes on, before the others do."""
+        if not self._is_stopping and not self._room().is_full:
+            self._change_pauses()
+            self._poke.set()
+
     def _change_pauses(self) -> None:
         assigned = self._source.assignment()
+        self._partition_count = len(assigned)
+        self._queued_max = self._settings.queued_max(
+            self._executor.concurrency, self._partition_count
+        )
+        self._queues.passed_max = PASSED_TIMES * self._queued_max
         others = frozenset(self._source.paused()) - self._paused  # the application's own
         plan = plan_pauses(
             self._room(), assigned - others, self._paused, self._queues.waiting_count
@@ -324,6 +342,7 @@ class Workers:
         if plan.resume:
             self._source.resume(*plan.resume)
         self._paused = (self._paused & assigned | plan.pause) - plan.resume
+        self._queues.watch(self._paused, self._room().low_count)
 
     # partitions that go
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 QUEUED_PER_WORKER: Final = 16
+QUEUED_PER_PARTITION: Final = 32
 QUEUED_MIN: Final = 1_000
 """A poll has up to 500 records, as with Kafka's consumer: one waits while one is worked off."""
 MIB: Final = 1024 * 1024
@@ -58,7 +59,8 @@ class WorkerSettings:
     executor: ExecutorName = "auto"
     """"auto": the event loop for coroutine functions, threads for others."""
     max_queued: int | None = None
-    """Records that wait, in all. None: 16 per record at work, at least 1,000."""
+    """Records that wait, in all. None: 16 per record at work, 32 per partition or lane, and at
+    least 1,000."""
     max_queued_bytes: int = 64 * MIB
     """Of records that wait or are at work; a poll may exceed it by what it brings."""
     commit_interval_s: float = 1.0
@@ -93,6 +95,8 @@ class WorkerSettings:
             if not is_good:
                 raise ConfigInvalid(f"{option}: {getattr(self, option)!r} is out of bounds")
 
-    def queued_max(self, concurrency: int) -> int:
-        """Return how many records may wait, with so many at work."""
-        return self.max_queued or max(QUEUED_MIN, QUEUED_PER_WORKER * concurrency)
+    def queued_max(self, concurrency: int, partition_count: int = 1) -> int:
+        """Return how many records may wait, with so many at work, of so many partitions."""
+        return self.max_queued or max(
+            QUEUED_MIN, QUEUED_PER_WORKER * concurrency, QUEUED_PER_PARTITION * partition_count
+        )

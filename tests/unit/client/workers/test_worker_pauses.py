@@ -12,7 +12,7 @@ PLACES = frozenset({P0, P1, P2})
 
 
 def make_room(queued: int, held_bytes: int = 0) -> QueueRoom:
-    return QueueRoom(queued, 90, held_bytes, 1_000, record_bytes=10)
+    return QueueRoom(queued, 90, held_bytes, 1_000, record_bytes=10, partition_count=3)
 
 
 def test_full_queues_pause_all():
@@ -39,6 +39,26 @@ def test_a_hot_partition_is_paused_by_itself():
     assert plan == PausePlan(frozenset({P0}), frozenset({P1}))
 
 
+def test_the_last_quarter_is_for_partitions_that_run_low():
+    """From three quarters on, by count or bytes, those go on that have a quarter of their share."""
+    counts = {P0: 8, P1: 7, P2: 7}
+
+    for room in (make_room(68), make_room(22, 750)):
+        plan = plan_pauses(room, PLACES, {P2}, counts.__getitem__)
+
+        assert plan == PausePlan(frozenset({P0}), frozenset({P2}))
+    assert make_room(66).records_max() == 1
+    assert make_room(68).records_max() == 22
+
+
+def test_one_partition_has_the_whole_queue():
+    """It needs no room kept for others: nothing is paused before all is full."""
+    room = make_room(89)._replace(partition_count=1)
+
+    assert plan_pauses(room, {P0}, frozenset(), lambda place: 89) == (frozenset(), frozenset())
+    assert (room.records_max(), room.records_max_of_one()) == (1, 90)
+
+
 def test_partitions_that_are_gone_are_not_resumed():
     """What is not assigned any more is in no plan."""
     assert plan_pauses(make_room(0), {P0}, {P1}, lambda place: 0) == (frozenset(), frozenset())
@@ -46,10 +66,16 @@ def test_partitions_that_are_gone_are_not_resumed():
 
 def test_room_of_a_poll():
     """A poll may bring what has room by count and by mean size, and one at least."""
+    assert make_room(50).records_max() == 17
     assert make_room(80).records_max() == 10
     assert make_room(0, 955).records_max() == 4
     assert make_room(90, 2_000).records_max() == 1
     assert QueueRoom(0, 1_000, 0, 64 * 1024 * 1024).records_max() == 64
+    many = QueueRoom(0, 3_200, 0, 1_000, partition_count=100)
+    assert (many.records_max_of_one(), many._replace(queued_max=12_800).records_max_of_one()) == (
+        16,
+        32,
+    )
 
 
 @given(
@@ -67,5 +93,8 @@ def test_plans_are_changes(queued, held_bytes, assigned, paused, counts):
 
     assert plan.pause <= assigned - paused
     assert plan.resume <= assigned & paused
-    if make_room(queued, held_bytes).is_full:
+    now_paused = (paused & assigned | plan.pause) - plan.resume
+    if not make_room(queued, held_bytes).is_full:
+        assert all(by_place[place] > 3 for place in now_paused), "those with least are open"
+    else:
         assert (paused & assigned | plan.pause) - plan.resume == assigned

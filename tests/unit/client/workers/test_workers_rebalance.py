@@ -214,6 +214,33 @@ def test_a_hot_partition_goes_on_before_the_workers_have_nothing_to_do():
     assert any(places == {P0} for _, places in source.polls), "it was paused by itself"
 
 
+@pytest.mark.parametrize("max_queued", [None, 512])
+def test_a_hot_lane_is_at_work_while_others_have_plenty(max_queued):
+    """Of 32 lanes one has a single key with a quarter of all records, as many as a worker can do.
+
+    All ends as soon as four workers can: the lane goes on while those of others fill the queue.
+    """
+    lanes = [P0._replace(partition=number) for number in range(32)]
+    hot = make_records(lanes[0], [b"hot"] * 2_000)
+    others = [
+        record
+        for lane in lanes[1:]
+        for record in make_records(lane, [b"%d" % number for number in range(194)])
+    ]
+    journal = Journal(lambda record: 0.01)
+
+    async def script(source: FakeSource, workers: Workers) -> None:
+        most = 0
+        while len(journal.ended) < len(hot) + len(others):
+            most = max(most, workers.view().queued)
+            await asyncio.sleep(0.005)
+        assert asyncio.get_running_loop().time() == pytest.approx(20.0, rel=0.05)
+        assert most <= (max_queued or 32 * 32)
+        workers.stop()
+
+    run(lambda: FakeSource(*hot, *others), journal, script, concurrency=4, max_queued=max_queued)
+
+
 def test_a_poll_takes_the_part_of_each_partition():
     """With 20 places and two partitions: 16 at least of one, and the other is there as well."""
     journal = Journal(lambda record: 1.0)
