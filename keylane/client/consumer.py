@@ -300,6 +300,15 @@ class Consumer:
         session = self._running()
         return await session.positions.of(session.reading(part))
 
+    def current_lag(self, part: TopicPartition) -> int | None:
+        """Return the offsets from the position to the end of the log, as the last answer said.
+
+        None: it is not known yet. A lane's are offsets of its partition, so those of other lanes
+        count, too. Source: KIP-695. Raises: NotAssigned.
+        """
+        session = self._running()
+        return session.fetcher.lag(session.reading(part))
+
     def seek(self, part: TopicPartition, offset: int) -> None:
         """Go on at this offset. Raises: NotAssigned, ValueError for an offset below 0."""
         if offset < 0:
@@ -406,5 +415,5 @@ class Consumer:
                 sum(each.progress.open_count for each in readings if each.progress is not None)
             ),
             "buffered_bytes": float(session.fetcher.buffered_bytes),
-            "records_behind": float(sum(reading.lag for reading in readings)),
+            "records_behind": float(sum(session.fetcher.lag(reading) or 0 for reading in readings)),
         }

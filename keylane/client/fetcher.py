@@ -59,6 +59,9 @@ class Fetcher:
         self.arrived = asyncio.Event()
         self._cluster, self._settings, self._metrics = cluster, settings, metrics
         self._on_reset = on_reset
+        self._log_ends: dict[TopicPartition, int] = {}
+        """High watermarks by the last answer for any lane of a log: what is paused is not asked
+        for, and yet it falls behind."""
         self._busy: dict[int, asyncio.Task[None]] = {}
         """The request in flight of each node."""
         self._reads = 0
@@ -99,6 +102,13 @@ class Fetcher:
         return sum(reading.waiting_bytes for reading in self.readings.values())
 
     # -- requests -------------------------------------------------------------------------
+
+    def lag(self, reading: Reading) -> int | None:
+        """Return the offsets from its position to the end of the log; None: one is not known."""
+        log_end = self._log_ends.get(reading.log, -1)
+        if reading.progress is None or log_end < 0:
+            return None
+        return max(0, log_end - reading.progress.next_offset)
 
     def _look(self) -> None:
         """Start the requests that are wanted, and plan the next look; none when it is closed."""
@@ -199,7 +209,7 @@ class Fetcher:
         for outcome in outcomes:
             if outcome.asked.is_stale or not self._is_good(outcome):
                 continue
-            outcome.asked.reading.high_watermark = outcome.high_watermark
+            self._log_ends[outcome.asked.reading.log] = outcome.high_watermark
             if outcome.whole is not None:
                 outcome.asked.reading.expect(outcome.whole.next_offset, len(outcome.data))
             if outcome.data:

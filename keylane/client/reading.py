@@ -65,7 +65,6 @@ class Reading:
         self.error: KeylaneError | None = None
         """Raised by the next poll; the partition is not fetched before."""
         self.retry_at_s = 0.0
-        self.high_watermark = -1
         self.waiting_bytes = 0
         """Bytes of chunks, and of answers that are being read."""
         self._chunks: deque[Chunk] = deque()
@@ -120,11 +119,9 @@ class Reading:
         return not self.is_paused and (bool(self._chunks) or self.error is not None)
 
     @property
-    def lag(self) -> int:
-        """Offsets between the position and the high watermark of the last answer."""
-        if self.progress is None or self.high_watermark < 0:
-            return 0
-        return max(0, self.high_watermark - self.progress.next_offset)
+    def log(self) -> TopicPartition:
+        """The partition of the broker, under the name that it is read by."""
+        return self.part if self.lane is None else TopicPartition(self.part[0], self.lane.partition)
 
     def expect(self, fetch_offset: int, size_bytes: int) -> None:
         """Go on behind an answer whose batches are read in a thread."""

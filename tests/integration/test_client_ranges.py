@@ -145,6 +145,30 @@ async def test_a_lane_goes_on_behind_what_is_done_of_it(
     assert stable_offsets(kafka, group, name, 1) == [100]
 
 
+async def test_a_lane_that_is_paused_falls_behind_with_its_log(
+    kafka, keylane, topic, group
+) -> None:
+    """Its lag is known though nothing is asked for it: other lanes' answers say where the log ends.
+
+    Before the first answer no lag is known.
+    """
+    name = filled(kafka, topic)
+    proxy = keylane(f"{name}=4")
+    async with Consumer(name, **options(proxy.bootstrap, group)) as consumer:
+        assert len(await read(consumer, 100)) == 100
+        paused, *others = sorted(consumer.assignment())
+        consumer.pause(paused)
+        produce(kafka, name, KEYS, 5)
+        first = KeyRange(0, (HASH_MAX + 1) // 4 - 1)
+        keys = [key for key in KEYS if not first.contains(key_hash(key.encode()))]
+        await read(consumer, 5 * len(keys))
+        while any(consumer.current_lag(part) for part in others):
+            assert not await consumer.getmany(timeout_ms=100)
+        assert consumer.current_lag(paused) == 100
+        assert len(others) == 3
+        assert consumer.metrics()["records_behind"] == 100
+
+
 @pytest.mark.parametrize("has_lanes", [False, True])
 async def test_two_consumers_share_a_partition_without_a_group(
     kafka, keylane, topic, group, *, has_lanes

@@ -105,6 +105,11 @@ class WorkQueuesMachine(RuleBasedStateMachine):
     def lose(self, places: set[TopicPartition]) -> None:
         assert_same(self.queues.lose(places), self.naive.lose(places))
 
+    @rule(pressures=st.dictionaries(st.sampled_from([P0, P1, P2]), st.floats(1.0, 9.0)))
+    def press(self, pressures: dict[TopicPartition, float]) -> None:
+        self.queues.press(pressures)
+        self.naive.pressures = pressures
+
     @rule()
     def close(self) -> None:
         if self.now_s < 20:
@@ -159,6 +164,7 @@ def test_skewed_keys_go_in_the_order_of_their_weight(
     at_work: list[Work] = []
     while polls or machine.naive.entries:
         if polls and choice.random() < 0.2:
+            machine.press({P0: choice.uniform(1, 4)} if choice.random() < 0.7 else {})
             machine.poll(polls.pop(0))
             machine.same_counts()
         while len(at_work) < workers and machine.queues.ready_count:

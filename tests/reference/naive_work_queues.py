@@ -25,6 +25,7 @@ class NaiveWorkQueues:
     def __init__(self, order: Order, passed_max: int) -> None:
         self.order, self.passed_max = order, passed_max
         self.taken_count = self.number = 0
+        self.pressures: dict[TopicPartition, float] = {}
         self.entries: list[Entry] = []
         self.held: set[TopicPartition] = set()
         self.is_closed = False
@@ -71,7 +72,8 @@ class NaiveWorkQueues:
         The weight is what is behind it, in terms of the mean over all keys.
         """
         behind = sum(self._shares_turn(entry, each) for each in self.entries) - 1
-        weight = behind * self._key_count()
+        pressure = self.pressures.get(entry.record.topic_partition, 1.0)
+        weight = int(behind * self._key_count() * pressure)
         turns = self.passed_max * weight // (self.passed_max + weight)
         place = (entry.turn - turns, 1, self.number + 1)
         if weight > sum(not each.is_at_work for each in self.entries) and place[0] < entry.place[0]:

@@ -7,7 +7,7 @@ partitions that run low, so that a hot one is not idle while those that are slow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, NamedTuple
 
 from keylane.client.values import TopicPartition
@@ -82,6 +82,19 @@ class QueueRoom(NamedTuple):
     @property
     def _common_max(self) -> int:
         return self.queued_max if self.partition_count <= 1 else max(1, 3 * self.queued_max // 4)
+
+
+def pressures_of(lags: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, float]:
+    """Return how much a record that waits of each counts: the square of its lag to the mean lag.
+
+    At least 1, for what has been polled is not in the lag. Those without a known lag are left out.
+
+    What the queue holds of a partition has a bound, so it does not say how much more there is. The
+    square, since with less a hot lane would first have to fall far behind the others.
+    """
+    known = {place: lag for place, lag in lags.items() if lag is not None}
+    mean = sum(known.values()) / max(1, len(known))
+    return {place: max(1.0, (lag / mean) ** 2) for place, lag in known.items()} if mean else {}
 
 
 class PausePlan(NamedTuple):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Literal
 
 from keylane.client.values import ConsumerRecord, TopicPartition
@@ -90,17 +90,20 @@ class _Partition:
         "heads",
         "is_held",
         "low",
+        "pressure",
         "queued",
         "queued_bytes",
         "term",
         "unfinished",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, pressure: float) -> None:
         self.heads: dict[bytes, Work] = {}
         self.queued = self.queued_bytes = 0
         self.low = -1
         """Of `queued`: that few are worth a call."""
+        self.pressure = pressure
+        """A record behind counts as so many, for those that are not polled yet."""
         self.at_work = 0
         """Of any term."""
         self.unfinished = 0
@@ -128,6 +131,7 @@ class WorkQueues:
         self.passed_max = passed_max
         self.on_low: Callable[[], None] = _nothing
         self._partitions: dict[TopicPartition, _Partition] = {}
+        self._pressures: Mapping[TopicPartition, float] = {}
         self._ready: deque[Work] = deque()
         """Works in the order of their turns."""
         self._ahead: list[tuple[float, int, Work]] = []
@@ -160,7 +164,7 @@ class WorkQueues:
         if self.is_closed:
             return 0
         topic, number = "", -1
-        partition = _Partition()
+        partition = _Partition(1.0)
         ready, by_key, by_partition = self._ready, self._is_by_key, self._is_by_partition
         count = bytes_added = 0
         grown: dict[Work, None] = {}
@@ -168,7 +172,7 @@ class WorkQueues:
             if record[1] != number or record[0] != topic:
                 topic, number = record[0], record[1]
                 place = TopicPartition(topic, number)
-                partition = self._partitions.setdefault(place, _Partition())
+                partition = self._partition(place)
             if partition.is_held:
                 continue
             size_bytes = size_of(record)
@@ -234,6 +238,12 @@ class WorkQueues:
             if place in self._partitions:
                 self._partitions[place].low = low_count
 
+    def press(self, pressures: Mapping[TopicPartition, float]) -> None:
+        """Let each record behind a key of these count as so many, from now on; 1 of all others."""
+        self._pressures = pressures
+        for place, partition in self._partitions.items():
+            partition.pressure = pressures.get(place, 1.0)
+
     def finished(self, work: Work) -> bool:
         """End the work on a record; the next of its key has its turn.
 
@@ -264,7 +274,7 @@ class WorkQueues:
 
     def _go_ahead(self, work: Work) -> bool:
         """Give a record in line a better place, where its key has more than the mean behind it."""
-        weight = len(work.behind or ()) * self._key_count
+        weight = int(len(work.behind or ()) * self._key_count * work.partition.pressure)
         # The more the better, but never by `passed_max`: cut off there, hot keys would take turns.
         place = work.turn - self.passed_max * weight // (self.passed_max + weight)
         if weight <= self.queued_count or place >= work.place:
@@ -316,7 +326,7 @@ class WorkQueues:
 
         Returns the records that waited; they are dropped.
         """
-        partitions = [self._partitions.setdefault(place, _Partition()) for place in places]
+        partitions = [self._partition(place) for place in places]
         for partition in partitions:
             partition.is_held = True
         return self._drop(partitions)
@@ -395,6 +405,12 @@ class WorkQueues:
             assert 0 <= partition.unfinished <= partition.at_work
         assert self.queued_count == len(heads) + behind
         assert self._key_count == sum(len(each.heads) for each in self._partitions.values())
+
+    def _partition(self, place: TopicPartition) -> _Partition:
+        partition = self._partitions.get(place)
+        if partition is None:
+            partition = self._partitions[place] = _Partition(self._pressures.get(place, 1.0))
+        return partition
 
     def _drop(self, dropped: Collection[_Partition]) -> list[ConsumerRecord]:
         gone = {id(partition) for partition in dropped}

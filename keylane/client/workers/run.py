@@ -17,13 +17,13 @@ from keylane.client.values import ConsumerRecord, TopicPartition
 from keylane.client.workers.executors import Handler, make_executor
 from keylane.client.workers.ledger import DoneLedger, Marks
 from keylane.client.workers.metrics import WorkersCollector
-from keylane.client.workers.pauses import QueueRoom, plan_pauses
+from keylane.client.workers.pauses import QueueRoom, plan_pauses, pressures_of
 from keylane.client.workers.pool import Outcomes, Pool
 from keylane.client.workers.progress_line import INTERVAL_S, ProgressLine
 from keylane.client.workers.queue import WorkQueues
 from keylane.client.workers.settings import WorkerOptions, WorkerSettings
 from keylane.client.workers.signals import stop_signals
-from keylane.client.workers.source import Measured, Source, TakesOutcomes, records_of
+from keylane.client.workers.source import KnowsLag, Measured, Source, TakesOutcomes, records_of
 from keylane.client.workers.spans import with_spans
 from keylane.client.workers.tallies import Tallies
 from keylane.client.workers.view import WorkersView
@@ -74,6 +74,7 @@ class Workers:
                 " goes"
             )
         self._settings, self._source = settings, source
+        self._lag_source = source if isinstance(source, KnowsLag) else None
         self._executor = make_executor(
             handle, settings.executor, settings.concurrency, settings.timeout_s
         )
@@ -304,6 +305,9 @@ class Workers:
 
         A poll that goes on without the partitions that are paused gets them as well then.
         """
+        waits = self._is_stopping or self._was_full or self._waits_for
+        if not waits and 2 * self._queues.queued_count > self._queued_max:
+            return  # by count alone; to ask for the room costs microseconds, and each record would
         if self._paused and not self._is_stopping and not self._room().is_half_full:
             self._change_pauses()
         if self._is_stopping:
@@ -343,6 +347,9 @@ class Workers:
             self._source.resume(*plan.resume)
         self._paused = (self._paused & assigned | plan.pause) - plan.resume
         self._queues.watch(self._paused, self._room().low_count)
+        if self._lag_source is not None and self._partition_count > 1:
+            lags = {place: self._lag_source.current_lag(place) for place in assigned}
+            self._queues.press(pressures_of(lags))
 
     # partitions that go
 

@@ -101,6 +101,14 @@ class Measured(Protocol):
         """Return the figures by name."""
 
 
+@runtime_checkable
+class KnowsLag(Protocol):
+    """A source that knows how far behind each partition is."""
+
+    def current_lag(self, part: TopicPartition, /) -> int | None:
+        """Return the offsets up to the end of the log; None: they are not known."""
+
+
 class Seekable(Source, Protocol):
     """A source that can be set back: what exactly-once needs."""
 

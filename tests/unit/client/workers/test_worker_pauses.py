@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keylane.client.workers.pauses import PausePlan, QueueRoom, plan_pauses
+from keylane.client.workers.pauses import PausePlan, QueueRoom, plan_pauses, pressures_of
 from tests.reference.worker_source import P0, P1, P2
 
 PLACES = frozenset({P0, P1, P2})
@@ -49,6 +49,13 @@ def test_the_last_quarter_is_for_partitions_that_run_low():
         assert plan == PausePlan(frozenset({P0}), frozenset({P2}))
     assert make_room(66).records_max() == 1
     assert make_room(68).records_max() == 22
+
+
+def test_records_of_lanes_behind_count_more():
+    """Twice the mean lag counts four times; below the mean, and where it is not known, it is 1."""
+    assert pressures_of({P0: 1_000, P1: 500, P2: 0}) == {P0: 4, P1: 1, P2: 1}
+    assert pressures_of({P0: 300, P1: None, P2: 100}) == {P0: 2.25, P2: 1}
+    assert pressures_of({P0: 0, P1: None}) == pressures_of({}) == {}
 
 
 def test_one_partition_has_the_whole_queue():
