@@ -32,7 +32,7 @@ from keylane.tasks import spawn
 
 log = logging.getLogger("keylane.workers")
 
-PASSED_TIMES: Final = 4
+PASSED_TIMES: Final = 2
 """A record is passed by so many later ones at most, in terms of those that may wait."""
 POLL_MS: Final = 500
 """A poll without records takes this long; what a stop waits for at most."""

@@ -224,7 +224,7 @@ class OneLog(FakeSource):
 
 
 @pytest.mark.parametrize("max_queued", [None, 512])
-@pytest.mark.parametrize(("key_count", "ends_s"), [(194, 21), (4, 22)])
+@pytest.mark.parametrize(("key_count", "ends_s"), [(194, 21), (4, 23)])
 def test_a_hot_lane_is_at_work_while_others_have_plenty(key_count, ends_s, max_queued):
     """Of 32 lanes one has a single key with a quarter of all records, as many as a worker can do.
 
