@@ -157,9 +157,12 @@ class JournalOfSteps(RuleBasedStateMachine):
         at_ms = self._tick()
         self._change(key, lambda state: state.mark_pushed(at_ms))
         if self.tested.get(key) is not None:
-            # What the first append finds out; its records stand on what is gone.
-            self.journal += (ours := self.tested.records(key, now_ms=self._tick()))
-            self.marks += [self.marks[-1]] * len(ours)
+            # What the first append finds out; its positions stand on what is gone, not the rest.
+            for record in self.tested.records(key, now_ms=self._tick()):
+                self.journal.append(record)
+                if not isinstance(read_key(record.key), (StateKey, StepKey)):
+                    self.plain.append(record)
+                self.marks.append(len(self.plain))
         self.tested.note_cuts(self.cuts)
         at_ms = self._tick()
         for each in KEYS:
@@ -279,6 +282,25 @@ def _state(record: JournalRecord) -> StateKey:
     key = read_key(record.key)
     assert isinstance(key, StepKey)
     return key.state
+
+
+def test_a_range_is_gone_after_two_cuts() -> None:
+    """Its tombstone was written between them, by the append that found out about the first one."""
+    machine, key = JournalOfSteps(), KEYS[0]
+    try:
+        machine.begin()
+        machine.commit_ranges(key, [(81, 0)])
+        machine.go_back_to_an_older_keylane()
+        machine.fail(key, KeyRange(0, 768614336404564649), 0, 2)
+        machine.cut(key, 34)
+        machine.cut(key, 50)
+        for seed in range(5):
+            machine.crash_anywhere(seed)
+        machine.restart()
+        machine.delete(key, None)
+        machine.crash_anywhere(0)
+    finally:
+        machine.teardown()
 
 
 TestJournalOfSteps = JournalOfSteps.TestCase
