@@ -6,10 +6,7 @@ to the last one.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Final
-
-import uvloop
 
 from bench.side_by_side.lineup import Lineup
 from bench.side_by_side.outcome import Outcome, median
@@ -17,10 +14,7 @@ from bench.side_by_side.python_workers import (
     COLUMNS,
     LANES,
     SHARE_LEAST,
-    bare_share,
-    let_lanes_settle,
     measure,
-    open_ways,
     own_keylane,
     parallel,
     python,
@@ -41,17 +35,15 @@ def run(lineup: Lineup) -> Outcome:
         f"{WORK_MS} ms of asyncio work per record, 1,000 Zipf keys, 1 partition, {WORKERS} at work",
         COLUMNS,
     )
-    load, kafka = Load(WORKERS, is_even=False), lineup.kafka.bootstrap
-    with own_keylane(lineup) as through, ExitStack() as stack:
+    kafka = lineup.kafka.bootstrap
+    with own_keylane(lineup) as through:
         plan = {
             ONE: python(through, WORKERS),
             TWO: python(through, WORKERS // 2, 2, f".lanes-{LANES}"),
             DIRECT: python(kafka, WORKERS),
             PARALLEL: parallel(kafka, WORKERS),
         }
-        ways = open_ways(lineup, stack, load, plan, outcome)
-        let_lanes_settle(lineup, next(way for way in ways if way.name == TWO))
-        figures = measure(lineup, ways, lambda: uvloop.run(bare_share(Load(WORKERS, is_even=True))))
+        figures = measure(lineup, Load(WORKERS, is_even=False), plan, TWO, outcome)
     report(figures, outcome)
     for name in (ONE, TWO, DIRECT):
         ours = median(figures[name].shares)

@@ -73,17 +73,14 @@ def run(lineup: Lineup) -> Outcome:
         f"{WORK_MS} ms of asyncio work per record, 1,000 keys, 1 partition, {WORKERS} at work",
         COLUMNS,
     )
-    load, kafka = Load(WORKERS, is_even=True), lineup.kafka.bootstrap
-    with own_keylane(lineup) as through, ExitStack() as stack:
+    with own_keylane(lineup) as through:
         plan = {
             ONE: python(through, WORKERS),
             FOUR: python(through, WORKERS // PROCESSES, PROCESSES, f".lanes-{LANES}"),
-            DIRECT: python(kafka, WORKERS),
-            PARALLEL: parallel(kafka, WORKERS),
+            DIRECT: python(lineup.kafka.bootstrap, WORKERS),
+            PARALLEL: parallel(lineup.kafka.bootstrap, WORKERS),
         }
-        ways = open_ways(lineup, stack, load, plan, outcome)
-        let_lanes_settle(lineup, next(way for way in ways if way.name == FOUR))
-        figures = measure(lineup, ways, lambda: uvloop.run(bare_share(load)))
+        figures = measure(lineup, Load(WORKERS, is_even=True), plan, FOUR, outcome)
     bare = report(figures, outcome)
     for name in (ONE, FOUR):
         ours = median(figures[name].shares)
@@ -99,7 +96,7 @@ async def bare_share(load: Load) -> float:
 
     async def work() -> None:
         for _ in range(count):
-            await asyncio.sleep(WORK_MS / 1000)
+            await asyncio.sleep(WORK_MS / 1000)  # the work itself
 
     started_s = time.monotonic()
     await asyncio.gather(*(work() for _ in range(load.workers)))
@@ -182,13 +179,22 @@ class Figures:
 
 
 def measure(
-    lineup: Lineup, ways: Sequence[Way], measure_bare: Callable[[], float]
+    lineup: Lineup, load: Load, plan: Mapping[str, Start], on_lanes: str, outcome: Outcome
 ) -> dict[str, Figures]:
+    """Start all of a plan, and let the lanes of `on_lanes` settle; then bursts in turn."""
+    with ExitStack() as stack:
+        ways = open_ways(lineup, stack, load, plan, outcome)
+        let_lanes_settle(lineup, next(way for way in ways if way.name == on_lanes))
+        return measure_bursts(lineup, ways)
+
+
+def measure_bursts(lineup: Lineup, ways: Sequence[Way]) -> dict[str, Figures]:
     """Bursts in turn, with bare tasks before each round of them."""
     found = {name: Figures() for name in (BARE, *(way.name for way in ways))}
+    bare = Load(ways[0].load.workers, is_even=True)
     for burst in range(1, min(lineup.repetitions, REPETITIONS_MAX) + 1):
         progress(f"burst {burst}: {BARE}")
-        found[BARE].shares.append(measure_bare())
+        found[BARE].shares.append(uvloop.run(bare_share(bare)))
         for way in ways:
             progress(f"burst {burst}: {way.name}")
             counts = way.load.counts(max(1.0, IDEAL_S * lineup.scale))

@@ -303,8 +303,9 @@ class Consumer:
     def current_lag(self, part: TopicPartition) -> int | None:
         """Return the offsets from the position to the end of the log, as the last answer said.
 
-        None: it is not known yet. A lane's are offsets of its partition, so those of other lanes
-        count, too. Source: KIP-695. Raises: NotAssigned.
+        The end is that of what may be read: with read_committed the last stable offset. None: it is
+        not known yet. A lane's are offsets of its partition, so those of other lanes count, too.
+        Source: KIP-695. Raises: NotAssigned.
         """
         session = self._running()
         return session.fetcher.lag(session.reading(part))

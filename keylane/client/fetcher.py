@@ -60,8 +60,8 @@ class Fetcher:
         self._cluster, self._settings, self._metrics = cluster, settings, metrics
         self._on_reset = on_reset
         self._log_ends: dict[TopicPartition, int] = {}
-        """High watermarks by the last answer for any lane of a log: what is paused is not asked
-        for, and yet it falls behind."""
+        """By the last answer for any lane of the log: what is paused is not asked for, and yet it
+        falls behind."""
         self._busy: dict[int, asyncio.Task[None]] = {}
         """The request in flight of each node."""
         self._reads = 0
@@ -101,14 +101,19 @@ class Fetcher:
         """Bytes that wait for the application."""
         return sum(reading.waiting_bytes for reading in self.readings.values())
 
-    # -- requests -------------------------------------------------------------------------
-
     def lag(self, reading: Reading) -> int | None:
         """Return the offsets from its position to the end of the log; None: one is not known."""
         log_end = self._log_ends.get(reading.log, -1)
         if reading.progress is None or log_end < 0:
             return None
         return max(0, log_end - reading.progress.next_offset)
+
+    def forget_logs(self) -> None:
+        """Forget the ends of logs that nothing reads: they are old when one is read again."""
+        logs = {reading.log for reading in self.readings.values()}
+        self._log_ends = {log: end for log, end in self._log_ends.items() if log in logs}
+
+    # -- requests -------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Start the requests that are wanted, and plan the next look; none when it is closed."""
@@ -209,7 +214,7 @@ class Fetcher:
         for outcome in outcomes:
             if outcome.asked.is_stale or not self._is_good(outcome):
                 continue
-            self._log_ends[outcome.asked.reading.log] = outcome.high_watermark
+            self._log_ends[outcome.asked.reading.log] = outcome.log_end
             if outcome.whole is not None:
                 outcome.asked.reading.expect(outcome.whole.next_offset, len(outcome.data))
             if outcome.data:

@@ -79,7 +79,8 @@ class FetchOutcome(NamedTuple):
     asked: FetchAsked
     error_code: int
     draft_code: int
-    high_watermark: int
+    log_end: int
+    """The high watermark, or with read_committed the last stable offset, as KIP-695 has it."""
     data: memoryview
     """Batches, the last one may be cut."""
     whole: Survey | None
@@ -194,12 +195,12 @@ def _outcome(asked: FetchAsked, answer: FetchAnswer, *, read_committed: bool) ->
     pieces = answer.records or ()
     data = memoryview(pieces[0]) if len(pieces) == 1 else memoryview(b"".join(pieces))
     aborted: Sequence[tuple[int, int]] = ()
+    log_end = answer.high_watermark
     if read_committed:
+        log_end = answer.last_stable_offset
         aborted = [(each[0], each[1]) for each in answer.aborted or ()]
     whole = survey(data) if data else None
-    return FetchOutcome(
-        asked, answer.error_code, draft, answer.high_watermark, data, whole, aborted
-    )
+    return FetchOutcome(asked, answer.error_code, draft, log_end, data, whole, aborted)
 
 
 def read_batches(outcome: FetchOutcome) -> ReadBatches:

@@ -56,6 +56,8 @@ class Reading:
         lane: the meaning of `part`, where it is a lane index. start: COMMITTED, EARLIEST, LATEST.
         """
         self.part, self.key_ranges, self.lane = part, key_ranges, lane
+        self.log = part if lane is None else TopicPartition(part.topic, lane.partition)
+        """The broker's partition, under the name that it is read by."""
         self.start = start
         self.progress: PartitionProgress | None = None
         self.fetch_offset = -1
@@ -117,11 +119,6 @@ class Reading:
     def has_records(self) -> bool:
         """Return whether a poll would give records, or the error that is in their place."""
         return not self.is_paused and (bool(self._chunks) or self.error is not None)
-
-    @property
-    def log(self) -> TopicPartition:
-        """The partition of the broker, under the name that it is read by."""
-        return self.part if self.lane is None else TopicPartition(self.part[0], self.lane.partition)
 
     def expect(self, fetch_offset: int, size_bytes: int) -> None:
         """Go on behind an answer whose batches are read in a thread."""

@@ -169,6 +169,7 @@ class ConsumerSession:
         return found
 
     def _on_reset(self) -> None:
+        self.fetcher.forget_logs()
         self.positions.wake()
         self.fetcher.wake()
 

@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from keylane.keyrange.space import KeyRange
-from keylane.offsets.keyed_ranges import KeyedRange
 from keylane.offsets.positions import PositionMap
 from keylane.offsets.records.journal import IntentKey, IntentValue, PositionsValue, StateKey
 from keylane.offsets.state import OffsetState
@@ -282,13 +281,11 @@ def _arrived(state: OffsetState, after: PositionsValue) -> OffsetState:
         for start, end, position in positions.items(lo, hi)
         if position.counted < before.counted
     ]
-    kept, dropped = list[KeyedRange](), list[KeyedRange]()
-    for item in state.keyed_ranges():
-        is_back = any(item.lo <= keys.hi and keys.lo <= item.hi for keys in back)
-        (dropped if is_back else kept).append(item)
+    draft = state.copy()
+    dropped = draft.drop_ranges(back)
     arrived = OffsetState.restore(
         positions=positions,
-        ranges=kept,
+        ranges=draft.keyed_ranges(),
         pushed=state.pushed,
         topic_name=after.topic_name,
         hash_tag=after.hash_tag,

@@ -113,6 +113,10 @@ class OffsetState(CommittedProgress):
         state._raise_and_prune()
         return state
 
+    def drop_ranges(self, key_ranges: Iterable[KeyRange]) -> tuple[KeyedRange, ...]:
+        """Drop and return the ranges of these keys, at any offset."""
+        return self._unsaved.note(self._ranges.remove_from(0, key_ranges)).removed
+
     def note_dropped(self, stored: Iterable[KeyedRange]) -> None:
         """Note while loading ranges that the journal holds, and that do not count any more."""
         for item in stored:

@@ -148,10 +148,7 @@ async def test_a_lane_goes_on_behind_what_is_done_of_it(
 async def test_a_lane_that_is_paused_falls_behind_with_its_log(
     kafka, keylane, topic, group
 ) -> None:
-    """Its lag is known though nothing is asked for it: other lanes' answers say where the log ends.
-
-    Before the first answer no lag is known.
-    """
+    """Its lag is known though nothing is asked for it: answers for others say where it ends."""
     name = filled(kafka, topic)
     proxy = keylane(f"{name}=4")
     async with Consumer(name, **options(proxy.bootstrap, group)) as consumer:

@@ -284,6 +284,12 @@ def _state(record: JournalRecord) -> StateKey:
     return key.state
 
 
+def _ranges(table: OffsetTable, key: StateKey) -> list[tuple[int, int]]:
+    state = table.get(key)
+    assert state is not None
+    return state.ranges()
+
+
 def test_a_range_is_gone_after_two_cuts() -> None:
     """Its tombstone was written between them, by the append that found out about the first one."""
     machine, key = JournalOfSteps(), KEYS[0]
@@ -297,6 +303,7 @@ def test_a_range_is_gone_after_two_cuts() -> None:
         for seed in range(5):
             machine.crash_anywhere(seed)
         machine.restart()
+        assert _ranges(machine.tested, key) == _ranges(machine.twin, key) == []
         machine.delete(key, None)
         machine.crash_anywhere(0)
     finally:

@@ -58,6 +58,8 @@ class FakeCluster:
     """Member and epoch of each commit."""
     commit_codes: deque[tuple[int, int]] = field(default_factory=deque)
     """Error code and draft code of the next commits."""
+    stable_ends: dict[TopicPartition, int] = field(default_factory=dict)
+    """Last stable offsets, where a transaction is open."""
     fetch_codes: deque[tuple[int, int]] = field(default_factory=deque)
     stable: int | None = None
     """The stable offset in answers to commits."""
@@ -174,7 +176,8 @@ class FakeCluster:
             for batch in self.logs[part]:
                 if isinstance(batch, bytes) or batch.next_offset > asked.fetch_offset:
                     records += batch if isinstance(batch, bytes) else _written(batch, keys)
-        return FetchAnswer(part.partition, code, end, end, start, None, -1, (records,), tags)
+        stable_end = self.stable_ends.get(part, end)
+        return FetchAnswer(part.partition, code, end, stable_end, start, None, -1, (records,), tags)
 
     def _commit(self, body: bytes, version: int) -> bytes:
         request = read_commit_request(body, version)

@@ -16,7 +16,7 @@ class Entry:
     is_stale: bool = False
     due_s: float | None = None
     turn: int = 0
-    place: tuple[int, ...] = ()
+    rank: tuple[int, ...] = ()
     """In line: the lower goes first. Empty: it is not in line."""
     retry_number: int = 0
 
@@ -44,7 +44,7 @@ class NaiveWorkQueues:
             head = next(
                 each for each in self.entries if each is entry or self._shares_turn(each, entry)
             )
-            if head is not entry and head.place and not any(head is each for each in grown):
+            if head is not entry and head.rank and not any(head is each for each in grown):
                 grown.append(head)
         for head in grown:
             self._go_ahead(head)
@@ -55,16 +55,16 @@ class NaiveWorkQueues:
         return [
             entry.record
             for entry in sorted(
-                (each for each in self.entries if each.place),
-                key=lambda each: each.place,
+                (each for each in self.entries if each.rank),
+                key=lambda each: each.rank,
             )
         ]
 
     def _line_up(self, entry: Entry) -> None:
-        """Give a place to an entry that may start now: behind all that are there."""
+        """Give a rank to an entry that may start now: behind all that are there."""
         self.number += 1
         entry.turn = self.taken_count
-        entry.place = (entry.turn, 0, self.number)
+        entry.rank = (entry.turn, 0, self.number)
 
     def _go_ahead(self, entry: Entry) -> None:
         """Above the mean, an entry counts as if it had come by its weight earlier.
@@ -75,10 +75,10 @@ class NaiveWorkQueues:
         pressure = self.pressures.get(entry.record.topic_partition, 1.0)
         weight = int(behind * self._key_count() * pressure)
         turns = self.passed_max * weight // (self.passed_max + weight)
-        place = (entry.turn - turns, 1, self.number + 1)
-        if weight > sum(not each.is_at_work for each in self.entries) and place[0] < entry.place[0]:
+        rank = (entry.turn - turns, 1, self.number + 1)
+        if weight > sum(not each.is_at_work for each in self.entries) and rank[0] < entry.rank[0]:
             self.number += 1
-            entry.place = place
+            entry.rank = rank
 
     def _key_count(self) -> int:
         return sum(
@@ -99,7 +99,7 @@ class NaiveWorkQueues:
 
     def start(self, record: ConsumerRecord) -> None:
         entry = self._entry(record, is_at_work=False)
-        entry.is_at_work, entry.place = True, ()
+        entry.is_at_work, entry.rank = True, ()
         self.taken_count += 1
 
     def finish(self, record: ConsumerRecord) -> bool:

@@ -46,8 +46,8 @@ class QueueRoom(NamedTuple):
         """The room that is left is for partitions that run low."""
         if self.partition_count <= 1:
             return self.is_full
-        is_full = 4 * self.held_bytes >= 3 * self.held_bytes_max
-        return is_full or self.queued_count >= self._common_max
+        by_bytes = 4 * self.held_bytes >= 3 * self.held_bytes_max
+        return by_bytes or self.queued_count >= self._common_max
 
     @property
     def has_spare(self) -> bool:

@@ -41,7 +41,7 @@ class Work:
         "is_in_line",
         "key",
         "partition",
-        "place",
+        "rank",
         "record",
         "size_bytes",
         "term",
@@ -62,8 +62,8 @@ class Work:
         self.term = partition.term
         self.behind: deque[ConsumerRecord] | None = None
         """Later records of the key, in the order of arrival; None: there are none."""
-        self.turn = self.place = turn
-        """turn: how many records had been taken when this one came into line. place: the turn that
+        self.turn = self.rank = turn
+        """turn: how many records had been taken when this one came into line. rank: the turn that
         it counts with, which is lower where many are behind it."""
         self.is_in_line = True
         self.attempts = 0
@@ -135,7 +135,7 @@ class WorkQueues:
         self._ready: deque[Work] = deque()
         """Works in the order of their turns."""
         self._ahead: list[tuple[float, int, Work]] = []
-        """A heap by place of those with more behind them than the mean key; a work may be in both,
+        """A heap by rank of those with more behind them than the mean key; a work may be in both,
         and is passed over where it is not in line any more."""
         self._ahead_number = 0
         self.ready_count = 0
@@ -201,6 +201,8 @@ class WorkQueues:
         self.added_bytes += bytes_added
         for work in grown:
             self._go_ahead(work)
+        if len(self._ready) + len(self._ahead) > 2 * self.ready_count:
+            self._tidy()
         return count
 
     def take(self) -> Work | None:
@@ -273,15 +275,15 @@ class WorkQueues:
         return is_current
 
     def _go_ahead(self, work: Work) -> bool:
-        """Give a record in line a better place, where its key has more than the mean behind it."""
+        """Give a record in line a better rank, where its key has more than the mean behind it."""
         weight = int(len(work.behind or ()) * self._key_count * work.partition.pressure)
         # The more the better, but never by `passed_max`: cut off there, hot keys would take turns.
-        place = work.turn - self.passed_max * weight // (self.passed_max + weight)
-        if weight <= self.queued_count or place >= work.place:
+        rank = work.turn - self.passed_max * weight // (self.passed_max + weight)
+        if weight <= self.queued_count or rank >= work.rank:
             return False
-        work.place = place
+        work.rank = rank
         self._ahead_number += 1
-        heapq.heappush(self._ahead, (place, self._ahead_number, work))
+        heapq.heappush(self._ahead, (rank, self._ahead_number, work))
         return True
 
     def retry(self, work: Work, due_s: float) -> bool:
@@ -435,6 +437,12 @@ class WorkQueues:
             self.held_bytes -= partition.queued_bytes
             partition.queued = partition.queued_bytes = 0
         return records
+
+    def _tidy(self) -> None:
+        """Let go of works that were taken by their other entry: they hold records in memory."""
+        self._ready = deque(work for work in self._ready if work.is_in_line)
+        self._ahead = [each for each in self._ahead if each[2].is_in_line]
+        heapq.heapify(self._ahead)
 
     def _line(self) -> list[Work]:
         """Return the works in line, each once."""

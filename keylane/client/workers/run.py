@@ -23,7 +23,7 @@ from keylane.client.workers.progress_line import INTERVAL_S, ProgressLine
 from keylane.client.workers.queue import WorkQueues
 from keylane.client.workers.settings import WorkerOptions, WorkerSettings
 from keylane.client.workers.signals import stop_signals
-from keylane.client.workers.source import KnowsLag, Measured, Source, TakesOutcomes, records_of
+from keylane.client.workers.source import Measured, Source, TakesOutcomes, lags_of, records_of
 from keylane.client.workers.spans import with_spans
 from keylane.client.workers.tallies import Tallies
 from keylane.client.workers.view import WorkersView
@@ -74,7 +74,6 @@ class Workers:
                 " goes"
             )
         self._settings, self._source = settings, source
-        self._lag_source = source if isinstance(source, KnowsLag) else None
         self._executor = make_executor(
             handle, settings.executor, settings.concurrency, settings.timeout_s
         )
@@ -82,7 +81,7 @@ class Workers:
         self._queued_max = settings.queued_max(self._executor.concurrency)
         self._partition_count = 0
         """Assigned, when pauses were planned last."""
-        self._queues = WorkQueues(settings.order, PASSED_TIMES * self._queued_max)
+        self._queues = WorkQueues(settings.order)
         self._queues.on_low = self._ran_low
         self._ledger = self._make_ledger()
         self._poke = asyncio.Event()
@@ -245,6 +244,7 @@ class Workers:
         self._ledger.flush()
         if not self._is_stopping:
             self._change_pauses()
+            self._queues.press(pressures_of(lags_of(self._source)))
         self._pool.is_watched = bool(self._paused)
         try:
             polled = await self._source.getmany(
@@ -347,9 +347,6 @@ class Workers:
             self._source.resume(*plan.resume)
         self._paused = (self._paused & assigned | plan.pause) - plan.resume
         self._queues.watch(self._paused, self._room().low_count)
-        if self._lag_source is not None and self._partition_count > 1:
-            lags = {place: self._lag_source.current_lag(place) for place in assigned}
-            self._queues.press(pressures_of(lags))
 
     # partitions that go
 

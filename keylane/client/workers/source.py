@@ -119,6 +119,13 @@ class Seekable(Source, Protocol):
         """Let the next poll begin at `offset`."""
 
 
+def lags_of(source: Source) -> dict[TopicPartition, int | None]:
+    """Return how far behind each partition is; nothing where the source does not know."""
+    if not isinstance(source, KnowsLag):
+        return {}
+    return {part: source.current_lag(part) for part in source.assignment()}
+
+
 def records_of(
     polled: Iterable[ConsumerRecord] | Mapping[TopicPartition, Sequence[ConsumerRecord]],
 ) -> Iterable[ConsumerRecord]:

@@ -8,6 +8,7 @@ import pytest
 
 from keylane.client import errors as e
 from keylane.client.listener import Parts, Ranges, RebalanceListener
+from keylane.client.records import Records
 from keylane.client.values import TopicPartition
 from keylane.keyrange.space import HASH_MAX, KeyRange
 from keylane.tasks import spawn
@@ -66,6 +67,15 @@ async def poll_until(here: Stage, *parts: TopicPartition) -> set[TopicPartition]
     return found
 
 
+async def poll_that_waits(here: Stage, timeout_ms: int) -> asyncio.Task[Records]:
+    """Begin a poll, and return it once it has begun."""
+    polls = here.session.metrics.polls
+    polling = spawn(here.consumer.getmany(timeout_ms=timeout_ms), "poll")
+    while here.session.metrics.polls == polls:  # noqa: ASYNC110 - a number has no event
+        await asyncio.sleep(0)
+    return polling
+
+
 async def test_what_is_asked_back_is_committed_announced_and_released(
     stage: StageFactory,
 ) -> None:
@@ -95,8 +105,7 @@ async def test_a_poll_returns_early_when_something_is_asked_back(stage: StageFac
     here.group.assign({A: None})
     await poll_until(here, A)
 
-    polling = asyncio.ensure_future(here.consumer.getmany(timeout_ms=3_600_000))  # noqa: TID251
-    await asyncio.sleep(0.01)
+    polling = await poll_that_waits(here, 3_600_000)
     here.group.ask_back(A)
     cluster.append(A, Batch(10, (Record(0, b"k"),)))
 
@@ -150,12 +159,11 @@ async def test_same_poll_gives_up_within_the_poll(stage: StageFactory) -> None:
     here = await stage(log(), "t", group_id="g", listener=listener, revoke_completion="same-poll")
     here.group.assign({A: None})
     await poll_until(here, A)
-    polling = asyncio.ensure_future(here.consumer.getmany(timeout_ms=500))  # noqa: TID251
-    await asyncio.sleep(0.01)
+    polling = await poll_that_waits(here, 500)
 
     here.group.ask_back(A)
     while not here.group.released:  # noqa: ASYNC110 -- of a fake
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(0)
 
     assert not polling.done()
     assert listener.calls == [("assigned", frozenset({A})), ("revoked", frozenset({A}))]
@@ -336,7 +344,7 @@ async def test_a_member_that_the_group_does_not_know_joins_again(stage: StageFac
 
     with pytest.raises(e.PartitionLost):
         await here.consumer.commit()
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # the rejoin is a task
 
     assert here.group.rejoins == 1
 

@@ -66,6 +66,23 @@ async def test_no_answer_overtakes_one_that_the_thread_reads(
     assert await read(here, 50_001) == list(range(50_001))
 
 
+@pytest.mark.parametrize(("isolation", "lag"), [("read_uncommitted", 10), ("read_committed", 4)])
+async def test_the_lag_is_up_to_what_may_be_read(
+    stage: StageFactory, isolation: str, lag: int
+) -> None:
+    """An open transaction ends it for read_committed; another assignment forgets it."""
+    cluster = FakeCluster(stable_ends={PART: 4})
+    cluster.append(PART, batch(0, 10))
+    here = await stage(cluster, assign=[PART], isolation_level=isolation)
+    await asked(cluster, 2)
+    assert here.consumer.current_lag(PART) == lag
+
+    here.consumer.assign([OTHER])
+    here.consumer.assign([PART])
+
+    assert here.consumer.current_lag(PART) is None
+
+
 async def test_a_stop_drops_what_the_thread_has_not_read(
     stage: StageFactory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

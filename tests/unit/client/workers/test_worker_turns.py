@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
-from keylane.client.workers.queue import WorkQueues
+from keylane.client.workers.queue import Work, WorkQueues
 from tests.reference.worker_source import P0, make_record
 
 WORKERS = 8
@@ -46,6 +47,29 @@ def test_keys_end_together() -> None:
     rounds = rounds_of(queues)
 
     assert [len(keys) for keys in rounds[:-1]] == [WORKERS] * (len(keys) // WORKERS)
+
+
+def test_records_that_were_worked_on_are_let_go() -> None:
+    """A key that goes ahead may leave an entry in the queue of turns: as many as wait, at most."""
+    before = count_works()
+    queues = WorkQueues(passed_max=10_000)
+    queues.press({P0: 1_000})
+    queues.add(make_record(P0, offset, b"rare-%d" % offset) for offset in range(8))
+    queues.add([make_record(P0, 8, b"hot")])
+
+    for offset in range(9, 2_009, 20):
+        queues.add(make_record(P0, offset + number, b"hot") for number in range(20))
+        for _ in range(20):
+            work = queues.take()
+            assert work is not None and work.key == b"hot"
+            queues.finished(work)
+
+    assert count_works() - before <= 2 * (8 + 1) + 1
+
+
+def count_works() -> int:
+    """Works in memory."""
+    return sum(type(each) is Work for each in gc.get_objects())
 
 
 def test_a_rare_key_is_passed_by_so_many_records_at_most() -> None:
