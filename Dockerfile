@@ -19,7 +19,9 @@ RUN tools/image_build.sh /opt/keylane
 FROM ${PYTHON_IMAGE}
 LABEL org.opencontainers.image.title="keylane" \
       org.opencontainers.image.description="More working consumers than partitions on Apache Kafka" \
-      org.opencontainers.image.licenses="Apache-2.0"
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.url="https://keylane.invalid" \
+      org.opencontainers.image.source="https://keylane.invalid/source"
 # The same path as at the build: a virtual environment cannot be moved.
 COPY --from=build /opt/keylane /opt/keylane
 RUN groupadd --gid 10001 keylane \

@@ -21,8 +21,8 @@ WORKERS ?= 2
 # Tests with brokers wait for them a third of the time. Three workers leave a sixth of two cores idle;
 # a fourth takes 2 % off, and more tests come near their bounds.
 BROKER_WORKERS ?= 3
-FAST := tests --ignore=tests/integration --ignore=tests/spark --ignore=tests/conformance \
-	--ignore=tests/simulation
+FAST := tests --ignore=tests/integration --ignore=tests/page --ignore=tests/clients --ignore=tests/spark \
+	--ignore=tests/conformance --ignore=tests/simulation
 
 # Tools that write the locks, apart from what they write them for.
 TOOLS := $(VENV)/tools
@@ -32,8 +32,9 @@ COMPILE := $(TOOLS)/bin/uv pip compile --quiet --universal --generate-hashes --p
 	--no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command 'make lock' \
 	$(if $(UPGRADE),--upgrade) $(if $(PACKAGE),--upgrade-package $(PACKAGE))
 
-.PHONY: help demo test long check lint types unit warm helm simulation integration spark bench fmt clean
-.PHONY: bench-peers lock lock-jars sbom audit base-digest image
+.PHONY: help demo test long check lint types unit warm helm simulation integration clients spark
+.PHONY: bench fmt clean
+.PHONY: docs bench-peers lock lock-jars sbom audit base-digest image package release-check home
 .DEFAULT_GOAL := help
 
 help: ## show the targets
@@ -42,10 +43,11 @@ help: ## show the targets
 demo: $(READY) ## a real broker, keylane and eight consumers in the terminal
 	@$(BIN)/keylane demo
 
-test: ## all checks, the simulation, then the tests with a real Kafka and a real Spark
+test: ## all checks, the simulation, then the tests with a real Kafka, clients of Go and JavaScript, Spark
 	@$(MAKE) --no-print-directory check
 	@$(MAKE) --no-print-directory simulation
 	@$(MAKE) --no-print-directory integration
+	@$(MAKE) --no-print-directory clients
 	@$(MAKE) --no-print-directory spark
 
 check: ## lint, types, unit and property tests: under three minutes
@@ -66,7 +68,7 @@ unit: warm helm
 	$(PYTEST) $(FAST) -n $(WORKERS) --quiet --durations=5
 
 helm: $(READY)
-	@$(BIN)/python -m tools.helm
+	@$(BIN)/python -m tools.go_tools
 
 long: ## `make test` with all forms of its tests, and a thousand schedules: an hour and more
 	@$(MAKE) --no-print-directory test FORMS=--long
@@ -74,9 +76,13 @@ long: ## `make test` with all forms of its tests, and a thousand schedules: an h
 simulation: warm ## whole nodes with faults in virtual time, 90 schedules
 	$(PYTEST) tests/simulation $(FORMS) -n $(WORKERS) --quiet --durations=3
 
-integration: warm ## the tests with a real Kafka (started by themselves)
-	$(PYTEST) tests/integration $(FORMS) -n $(BROKER_WORKERS) --dist loadfile --no-loadscope-reorder --quiet \
+integration: warm ## the tests with a real Kafka (started by themselves), and with a browser
+	$(PYTEST) tests/integration tests/page $(FORMS) -n $(BROKER_WORKERS) --dist loadfile --no-loadscope-reorder --quiet \
 		--durations=40
+
+clients: warm ## stock clients of Go and JavaScript on lanes: built once, left out without go or node
+	@$(BIN)/python -m tests.clients.builds $(FORMS)
+	$(PYTEST) tests/clients $(FORMS) -n $(WORKERS) --quiet --durations=10
 
 spark: warm ## the tests with a real Spark (and a Kafka of their own)
 	$(PYTEST) tests/spark --quiet --durations=10
@@ -86,6 +92,9 @@ bench: warm ## the small benchmarks; prints one line each
 
 bench-peers: warm ## keylane beside direct Kafka and its peers, 12 minutes; writes docs/performance.md
 	@$(BIN)/python -m bench.side_by_side
+
+docs: $(READY) ## the documentation as a site in build/docs; a broken link fails
+	@$(BIN)/python -m tools.doc_site build/docs
 
 fmt: $(READY) ## format, and fix what can be fixed
 	$(BIN)/ruff format .
@@ -109,6 +118,20 @@ sbom: $(READY) ## NOTICE and the lists of parts (CycloneDX), from the locks
 audit: $(TOOLS)/.ready ## known vulnerabilities of the locked Python packages; asks PyPI, or AUDIT='-s osv'
 	$(TOOLS)/bin/pip-audit --strict --require-hashes --disable-pip --progress-spinner off $(AUDIT) \
 		-r requirements/lock-image.txt
+
+package: $(TOOLS)/.ready ## wheel and sdist into dist/, checked as a package index does
+	@rm -rf dist && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+		$(TOOLS)/bin/python -m build --no-isolation --outdir dist .
+	$(TOOLS)/bin/twine check --strict dist/*
+
+release-check: $(READY) package ## is this commit a release? Packages, tag, version, changelog, chart, addresses
+	@helm=$$($(BIN)/python -m tools.go_tools) && test -n "$$helm" \
+		&& "$$helm" package helm/keylane --destination dist
+	@$(BIN)/python -m tools.gen_docs --check && $(BIN)/python -m tools.gen_chart --check
+	@$(BIN)/python -m tools.release
+
+home: $(READY) ## set the project's addresses everywhere: HOME_URL=https://... SOURCE_URL=https://...
+	@$(BIN)/python -m tools.release home "$(HOME_URL)" "$(SOURCE_URL)"
 
 base-digest: ## base of the image: write requirements/base-image.txt, with its digest
 	@tools/base_digest.sh

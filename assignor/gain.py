@@ -9,12 +9,12 @@ Source: docs/decisions/045; counts of a steady flow vary by their square root (P
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from keylane.assignor.level import COARSE, Margins
-from keylane.assignor.model import LaneTopic, Loads, Member
+from keylane.assignor.model import Lane, LaneTopic, Loads, Member, Plan
 from keylane.assignor.sticky import plan_sticky, weigh_lanes
 
 SIGMAS: Final = 4.0
@@ -43,12 +43,31 @@ class Gain:
         return (self.busiest - self.after) * mean > SIGMAS * math.sqrt(self.busiest * mean)
 
 
-def find_gain(
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The lanes that members own, beside a plan for the same members."""
+
+    owners: Mapping[Lane, str]
+    """Member ids."""
+    plan: Plan
+    gain: Gain
+
+    def moves(self) -> list[tuple[Lane, str, str]]:
+        """Return the lanes that would move, each with its giver and its receiver."""
+        return sorted(
+            (lane, self.owners[lane], name)
+            for name, lanes in self.plan.items()
+            for lane in lanes
+            if self.owners[lane] != name
+        )
+
+
+def compare(
     members: Sequence[Member],
     topics: Sequence[LaneTopic],
     loads: Loads,
     margins: Margins = COARSE,
-) -> Gain | None:
+) -> Comparison | None:
     """Compare the lanes that members own with a plan for the same members.
 
     None: some lane is at no member, or at two, so that a generation is still to come.
@@ -63,4 +82,16 @@ def find_gain(
     busiest = max(sum(weights[lane] for lane in member.owned) for member in members)
     after = max(sum(weights[lane] for lane in lanes) for lanes in plan.values())
     moved = sum(owners[lane] != name for name, lanes in plan.items() for lane in lanes)
-    return Gain(busiest / mean, after / mean, 1 / len(members), moved)
+    gain = Gain(busiest / mean, after / mean, 1 / len(members), moved)
+    return Comparison(owners, plan, gain)
+
+
+def find_gain(
+    members: Sequence[Member],
+    topics: Sequence[LaneTopic],
+    loads: Loads,
+    margins: Margins = COARSE,
+) -> Gain | None:
+    """Return the gain of `compare`."""
+    found = compare(members, topics, loads, margins)
+    return None if found is None else found.gain

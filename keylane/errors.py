@@ -5,6 +5,7 @@ Source: Kafka protocol guide, "Error Codes".
 
 from __future__ import annotations
 
+from errno import ECONNREFUSED
 from typing import ClassVar
 
 
@@ -21,6 +22,10 @@ class ConfigInvalid(KeylaneError):
     """The configuration cannot be used; the text names the key. The operator's fault."""
 
     error_code = 40  # INVALID_CONFIG
+
+
+class PackageMissing(KeylaneError):
+    """A command needs a package that belongs to an extra; the text names what to install."""
 
 
 class FrameInvalid(KeylaneError):
@@ -119,6 +124,26 @@ class GroupDenied(KeylaneError):
     """The broker does not let the client's own principal do this with the group."""
 
     error_code = 30  # GROUP_AUTHORIZATION_FAILED
+
+
+class ActionRefused(KeylaneError):
+    """An action of an operator that cannot be done now, and has changed nothing; says why."""
+
+    error_code = 42  # INVALID_REQUEST
+
+
+class ActionInvalid(KeylaneError):
+    """An action of an operator that makes no sense; `field` names the place in its body."""
+
+    error_code = 42  # INVALID_REQUEST
+
+    def __init__(self, reason: str, *, field: str = "") -> None:
+        super().__init__(reason)
+        self.field = field
+
+
+class ActionUnknown(UpstreamLost):
+    """Kafka may have taken what an operator asked for, or may yet; it can be read again."""
 
 
 class PatternUnreadable(KeylaneError):
@@ -230,3 +255,12 @@ class ControlRefused(KeylaneError):
     """A control port refused a request, or gave no answer; the text is its answer, or the cause."""
 
     error_code = 42  # INVALID_REQUEST
+
+
+def reason_of(error: OSError | ValueError) -> str:
+    """Return what was wrong, without number and path: the caller names the place, once."""
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    if isinstance(error, ConnectionRefusedError) or f"[Errno {ECONNREFUSED}]" in text:
+        return "connection refused"  # asyncio lists the addresses of a name
+    # asyncio repeats the address: "error while attempting to bind on address (...): in use".
+    return text.rpartition("): ")[2] if text.startswith("error while attempting") else text

@@ -42,6 +42,8 @@ class Watched:
         """By name."""
         self.resting: set[str] = set()
         """Names of those that wait for their next beginning."""
+        self.on_failed: Callable[[str], None] = lambda _: None
+        """Receives the name of one that has ended, and is begun anew."""
 
     def run(self, make: Callable[[], Coroutine[Any, Any, None]], name: str) -> asyncio.Task[None]:
         """Run what `make` gives, again and again until the task is cancelled."""
@@ -67,6 +69,7 @@ class Watched:
                 pause_s = PAUSE_S_MIN
             self.restarts[name] += 1
             self.resting.add(name)
+            self.on_failed(name)
             await asyncio.sleep(pause_s)
             self.resting.discard(name)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)

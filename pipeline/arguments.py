@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
 
 from keylane.errors import ConfigInvalid
 from keylane.pipeline.job import open_session
@@ -13,32 +14,35 @@ from keylane.pipeline.job import open_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 EXIT_BAD: Final = 2
 """Bad input, or nothing to start with."""
 
 
-def add_kafka_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments by which Kafka is reached; `--option` may be given several times."""
-    parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the brokers")
-    parser.add_argument(
+def kafka_options(command: Command) -> Command:
+    """Add the options by which Kafka is reached; `--option` may be given several times."""
+    bootstrap = click.option("--bootstrap", required=True, metavar="HOST:PORT", help="The brokers.")
+    option = click.option(
         "--option",
-        action="append",
-        default=[],
+        multiple=True,
         metavar="kafka.NAME=VALUE",
-        help="an option of Spark's Kafka source, for TLS, SASL or kafka.isolation.level",
+        help="An option of Spark's Kafka source, for TLS, SASL or kafka.isolation.level.",
     )
+    return bootstrap(option(command))
 
 
-def add_spark_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say how the job runs."""
-    parser.add_argument("--master", default="local[*]", help="Spark's (default: %(default)s)")
-    parser.add_argument(
+def spark_options(command: Command) -> Command:
+    """Add the options that say how the job runs."""
+    master = click.option(
+        "--master", default="local[*]", show_default=True, metavar="URL", help="Spark's."
+    )
+    conf = click.option(
         "--conf",
-        action="append",
-        default=[],
+        multiple=True,
         metavar="spark.NAME=VALUE",
-        help="a Spark setting, such as spark.driver.memory=4g",
+        help="A Spark setting, such as spark.driver.memory=4g.",
     )
+    return master(conf(command))
 
 
 def read_pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
@@ -62,12 +66,11 @@ def fail(job_name: str, error: Exception, exit_code: int = EXIT_BAD) -> int:
     return exit_code
 
 
-def start_session(app_name: str, args: argparse.Namespace) -> SparkSession:
-    """The session that `add_spark_arguments` describes.
+def start_session(app_name: str, *, master: str, conf: Sequence[str]) -> SparkSession:
+    """The session that `spark_options` describe.
 
     Raises:
         ConfigInvalid: a `--conf` cannot be read.
         SparkUnavailable: as `open_session`.
     """
-    settings = read_pairs("--conf", args.conf)
-    return open_session(app_name, master=args.master, config=settings)
+    return open_session(app_name, master=master, config=read_pairs("--conf", conf))

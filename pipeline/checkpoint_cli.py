@@ -5,9 +5,11 @@ Exit codes: 0 can be done or was done, 1 refused, 2 bad input.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import Final, get_args
+from types import SimpleNamespace
+from typing import Any, Final, get_args
+
+import click
 
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, read_plan
 from keylane.errors import KeylaneError
@@ -21,42 +23,56 @@ from keylane.pipeline.checkpoint import (
     apply_migration,
     plan_migration,
 )
+from keylane.usage import FILE, HELP_NAMES, expect_one
 
 EXIT_REFUSED: Final = 1
 
 
-def add_checkpoint_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `checkpoint` to the jobs of `keylane spark`."""
-    parser = jobs.add_parser(
-        "checkpoint",
-        help="let a query go on with another lane count, where that is exact",
-        description="Rewrite the offsets of a stopped query's checkpoint for another lane count."
-        " Shows what it would do; --write does it. What would lose or repeat a record is refused.",
-    )
-    parser.add_argument("folder", type=Path, help="the query's checkpointLocation")
-    parser.add_argument("--from", dest="source", required=True, metavar="TOPIC")
-    parser.add_argument("--to", dest="target", required=True, metavar="TOPIC")
-    for side in ("from", "to"):
-        lanes = parser.add_mutually_exclusive_group()
-        lanes.add_argument(
-            f"--{side}-lanes",
-            type=int,
-            metavar="N",
-            help="equal lanes per partition (default: as the lane name says, else 1)",
-        )
-        lanes.add_argument(f"--{side}-plan", type=Path, metavar="PLAN.JSON", help="cut by a plan")
-    parser.add_argument(
-        "--hash",
-        choices=get_args(HashName),
-        default="xxh64",
-        help="of equal lanes, as the topic's lane rule has it (default: %(default)s)",
-    )
-    parser.add_argument("--write", action="store_true", help="do it; a copy is kept beside it")
-    parser.set_defaults(run=run_checkpoint)
+@click.command(
+    "checkpoint",
+    context_settings=dict(HELP_NAMES),
+    short_help="Let a query go on with another lane count, where that is exact.",
+)
+@click.argument("folder", type=FILE)
+@click.option("--from", "source", required=True, metavar="TOPIC", help="As the query read it.")
+@click.option("--to", "target", required=True, metavar="TOPIC", help="As it is to read it.")
+@click.option(
+    "--from-lanes",
+    type=int,
+    metavar="N",
+    help="Equal lanes per partition (default: as the lane name says, else 1).",
+)
+@click.option("--from-plan", type=FILE, metavar="PLAN.JSON", help="Cut by a plan.")
+@click.option(
+    "--to-lanes",
+    type=int,
+    metavar="N",
+    help="Equal lanes per partition (default: as the lane name says, else 1).",
+)
+@click.option("--to-plan", type=FILE, metavar="PLAN.JSON", help="Cut by a plan.")
+@click.option(
+    "--hash",
+    type=click.Choice(get_args(HashName)),
+    default="xxh64",
+    show_default=True,
+    help="Of equal lanes, as the topic's lane rule has it.",
+)
+@click.option("--write", is_flag=True, help="Do it; a copy is kept beside it.")
+def checkpoint_command(**options: Any) -> int:
+    """Rewrite the offsets of a stopped query's checkpoint for another lane count.
+
+    FOLDER is the query's checkpointLocation. Shows what it would do; --write does it. What would
+    lose or repeat a record is refused.
+    """
+    return run_checkpoint(SimpleNamespace(**options))
 
 
-def run_checkpoint(args: argparse.Namespace) -> int:
+def run_checkpoint(args: SimpleNamespace) -> int:
     """Show the offsets before and after; with `--write` put them in place."""
+    for side in ("from", "to"):
+        flags = (f"--{side}-lanes", f"--{side}-plan")
+        given = {flag: getattr(args, flag.strip("-").replace("-", "_")) for flag in flags}
+        expect_one(given, is_needed=False)
     try:
         migration = plan_migration(
             args.folder,

@@ -12,13 +12,13 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Final
 
 from keylane.config.node import ProxyConfig, split_address
-from keylane.errors import BrokerUnreachable, ConfigInvalid, KeylaneError
-from keylane.kernel.warmup import warm_up
+from keylane.config.origins import LoadedConfig, Origin
+from keylane.errors import BrokerUnreachable, ConfigInvalid, KeylaneError, reason_of
 from keylane.proxy.apis.shared.context import ANY_BROKER, Context
 from keylane.proxy.cluster.cluster import Broker
 from keylane.proxy.commits.late_pushes import read_behind
@@ -29,11 +29,20 @@ from keylane.proxy.session.session import ClientSession
 from keylane.proxy.startup.build import ServerCalls, build
 from keylane.proxy.startup.node_rights import expect_rights
 from keylane.proxy.startup.rights_advice import advise, own_principals
+from keylane.proxy.startup.start_lines import (
+    log_begin,
+    log_cluster,
+    log_listeners,
+    log_rules,
+    warm_up_logged,
+)
 from keylane.tasks import running_count, spawn
 
 log = logging.getLogger("keylane.server")
 
 SWEEP_INTERVAL_S: Final = 1.0
+LEAD_AWAY_S: Final = 10.0
+"""Time in which connections end, one after the other, of clients that are sent to other nodes."""
 AGE_JITTER: Final = 0.1
 BACKLOG: Final = 1024
 """Connections that wait to be accepted: a large group reconnects all at once."""
@@ -44,10 +53,14 @@ Connect = Callable[[], Awaitable[UpstreamLink]]
 class ProxyServer:
     """One node. Use: `start`, then `stop`; both are awaited once."""
 
-    def __init__(self, config: ProxyConfig) -> None:
-        """Make the parts. Raises: ConfigInvalid."""
+    def __init__(self, config: ProxyConfig, origins: Mapping[str, Origin] | None = None) -> None:
+        """Make the parts. Raises: ConfigInvalid.
+
+        origins: the place that set each key; None: the program that makes the node.
+        """
+        loaded = LoadedConfig.of(config) if origins is None else LoadedConfig(config, origins)
         parts = build(
-            config,
+            loaded,
             ServerCalls(
                 on_failed=self._fail,
                 on_closed=self._closed,
@@ -62,6 +75,7 @@ class ProxyServer:
         self._cluster, self._security = base.cluster, base.cluster.security
         self._nodes, self._upkeep = parts.nodes.group, base.upkeep
         self._listeners: dict[int | None, asyncio.Server] = {}
+        self._is_led_away = False
         self._sweeper: asyncio.Task[None] | None = None
         self.failure: asyncio.Future[KeylaneError] = asyncio.Future()
 
@@ -77,30 +91,38 @@ class ProxyServer:
         Raises: UpstreamLost (no broker), ConfigInvalid (names, ports).
         """
         keep_freed_memory()
+        log_begin(self.config)
         self._parts.files.watch(asyncio.get_running_loop())
-        warming = asyncio.get_running_loop().run_in_executor(None, warm_up)
+        warming = asyncio.get_running_loop().run_in_executor(None, warm_up_logged)
         port = await self._listen(None, split_address(self.config.listen)[1], self._connect_any)
         self._shared.bootstrap = self.config.advertised_bootstrap(port)
         await self._cluster.start()
+        log_cluster(self._cluster)
+        log_rules(self.config, self._cluster)
         await self._parts.group_start.start()
         if self._parts.feed is not None:
             await self._parts.feed.start()
         if self.control is not None:
             await self.control.start()
         await warming
+        log_listeners(self.bootstrap, self._parts.brokers.addresses.items())
         for server in self._listeners.values():
             await server.start_serving()
         self._sweeper = self._upkeep.watched.run(self._sweep, "sweep")
         follow = partial(follow_retention, self._cluster, self._shared.refreshes)
         retention = self._upkeep.watched.run(follow, "retention")
         forgetting = self._upkeep.watched.run(self._parts.forgetting.run, "forgetting")
-        self._sweeper.add_done_callback(lambda _: (retention.cancel(), forgetting.cancel()))
+        run = self._upkeep.watched.run
+        watches = [run(make, name) for name, make in self._parts.watch.items()]
+        beside = [retention, forgetting, *watches]
+        self._sweeper.add_done_callback(lambda _: [task.cancel() for task in beside])
         if self._nodes is not None:
             await expect_rights(self._cluster)
             # Last: from now on the others send clients here.
             await self._nodes.start(self._shared.groups.partition_count)
         spawn(advise(self._cluster.request, own_principals(self.config)), "advice about rights")
         self.health.serves()
+        self.health.is_draining = lambda: self._shared.placement.is_led_away
 
     async def stop(self) -> None:
         """Take no more requests, answer those under way, close."""
@@ -176,8 +198,10 @@ class ProxyServer:
                 start_serving=self._serves,
                 reuse_port=(key is None and self.config.share_port) or None,
             )
-        except (OSError, OverflowError) as error:
-            raise ConfigInvalid(f"listen: {host}:{port}: {error}") from None
+        except OSError as error:
+            raise ConfigInvalid(f"listen: {host}:{port}: {reason_of(error)}") from None
+        except OverflowError:
+            raise ConfigInvalid(f"listen: {host}:{port}: no such port") from None
         self._listeners[key] = server
         bound: int = server.sockets[0].getsockname()[1]
         return bound
@@ -229,6 +253,8 @@ class ProxyServer:
 
     def _age_s_max(self) -> float:
         """Return the age in seconds at which a new connection ends: not all end at once."""
+        if self._shared.placement.is_led_away:
+            return LEAD_AWAY_S
         age_s = self.config.connection_max_age_s
         return age_s * random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER) if age_s else math.inf
 
@@ -243,6 +269,13 @@ class ProxyServer:
         """Read the certificates again: connections made from now on get them."""
         self._security.poll(force=True)
 
+    def _lead_away(self, now_s: float) -> None:
+        """End connections once the nodes have agreed that this one drains."""
+        was_led_away, self._is_led_away = self._is_led_away, self._shared.placement.is_led_away
+        if self._is_led_away and not was_led_away:
+            log.info("clients are sent to other nodes: this one drains")
+            self._parts.entrance.lead_away(now_s, within_s=LEAD_AWAY_S)
+
     async def _sweep(self) -> None:
         """Close what is idle or too slow. The period is the precision of the time-outs."""
         while True:
@@ -254,6 +287,7 @@ class ProxyServer:
             self.stats.topics = len(self._cluster.registry.topics)
             self._security.poll()
             self._parts.files.probe()
+            self._lead_away(now_s)
             self._parts.entrance.sweep(now_s)
             shared = self._shared
             for late in shared.groups.late.overdue(time.monotonic()):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +22,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "dev"))
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_it_was() -> Iterator[None]:
+    """Put back the levels that a command sets for its process: the next test counts lines."""
+    loggers = [logging.getLogger(name) for name in ("keylane", "aiokafka")]
+    before = [(one, one.level, one.propagate, one.handlers) for one in loggers]
+    yield
+    for one, level, propagate, handlers in before:
+        one.setLevel(level)
+        one.propagate, one.handlers = propagate, handlers
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,4 +1,4 @@
-"""Write docs/configuration.md, docs/metrics.md, docs/protocol.md, parts of docs/python.md."""
+"""Write the generated pages of docs/: command line, configuration, metrics, protocol, API."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from keylane.config.memory import MemoryConfig
 from keylane.config.node import GroupRule, LaneRule, ProxyConfig
 from keylane.config.security import SecurityConfig
 from keylane.config.share_rules import ShareRule
+from keylane.config.source_names import SAME
 from keylane.config.sources import ENVIRONMENT_PREFIX
 from keylane.journal.set_aside import SetAside
 from keylane.offsets.records.journal import StateKey
@@ -32,15 +33,19 @@ from keylane.proxy.control.gauges import GroupGauges, NodeGauges
 from keylane.proxy.control.metrics import build_info
 from keylane.proxy.control.shares.gauges import ShareGauges
 from keylane.proxy.control.shares.windows import SharedWindow
+from keylane.proxy.control.watch.gauges import SampledGauges
+from keylane.proxy.control.watch.summary import GroupSummary
 from keylane.proxy.runtime.stats import ProxyStats, Sample
 from keylane.proxy.share.broker_session import SharedPlace
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.tallies import ShareTallies
-from keylane.proxy.startup.control_setup import Upkeep
+from keylane.proxy.startup.control_base import Upkeep
 from keylane.share.dispatcher import Dispatcher
 from keylane.share.summary import summarise
 from keylane.tasks import Watched
 from keylane.wire.share import Acquired
+from tools.gen_api import api
+from tools.gen_cli import cli_page
 from tools.gen_python import python_page, workers_metrics
 
 LOOKED_AT: Final = {15: "relayed, added names taken out", 36: "relayed, noted"}
@@ -57,7 +62,12 @@ Each key can be set in three places; a later one overrides an earlier one:
    YAML;
 3. a flag: `--lanes`, `--listen` and so on, `--set KEY=VALUE` for keys without one.
 
-An unknown key or a value out of its bounds ends the start with a line that names the key.
+An unknown key or a value out of its bounds ends the start with a line that names its place and the
+key: `keylane.yaml:3: lanez: no such key; did you mean lanes?`.
+`GET /config` on the control port lists every key with its value in force and the place that set it
+([control-api.md](control-api.md#configuration)).
+Names that Kafka's improvement proposals give to a key of a node are taken in its place, in the
+file and with `--set`: {", ".join(f"`{name}`" for name in SAME)}.
 A change needs a restart, except for [files of secrets and certificates](#security).
 
 ```yaml
@@ -70,6 +80,11 @@ lanes:
 groups:
   - {{group: "legacy-*", assignor: client}}
 ```
+
+Rules have a short form: `lanes: {{orders: 16, audit: audit.json}}`,
+`groups: {{"legacy-*": client}}`, `share_groups: {{billing: key}}`. `keylane config` shows each key
+with its value and its place, `keylane check` whether a node could start with them
+([cli.md](cli.md#keylane-check)).
 
 `reserve_message_value` keeps whole records in the cache until their lane has fetched them, so a
 partition is read and decompressed once. That is the default, since a second read costs more than
@@ -222,8 +237,12 @@ def samples_of_all() -> Iterator[Sample]:
     state = OffsetState(committed=0, topic_name="topic")
     gauges = GroupGauges(lambda: [(key, state)], lambda: {(key.topic_id, 0): 1}, lambda: 1)
     nodes = NodeGauges(0, lambda: None, lambda _partition: False, dict)
+    seen = GroupSummary(
+        group="group", kind=None, protocol=None, state=None, lag_s=1, stuck_members=1, as_of_ms=0
+    )
+    sampled = SampledGauges(lambda: {seen.group: seen}, lambda: 0)
     shares = share_gauges()
-    for gauge in (gauges, nodes, shares, upkeep):
+    for gauge in (gauges, sampled, nodes, shares, upkeep):
         yield from gauge.samples()
     yield build_info()
 
@@ -300,9 +319,11 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     python = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     pages = {
+        "cli": cli_page(),
         "configuration": configuration(),
         "metrics": metrics(),
         "protocol": protocol(),
+        "reference/api": api(),
         "python": python_page(python, ROOT / "docs" / "examples" / "python"),
     }
     stale = []

@@ -15,7 +15,7 @@ mkdir -p "$KEYLANE_HOME/bin"
 # A copy, so that setuptools leaves nothing in the tree, which may be read-only.
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-(cd "$tree" && tar -cf - pyproject.toml README.md LICENSE NOTICE keylane proxy assignor cache \
+(cd "$tree" && tar -cf - pyproject.toml setup.py README.md LICENSE NOTICE keylane proxy assignor cache \
     $(for part in client pipeline; do [ -d "$part" ] && echo "$part"; done)) | tar -xf - -C "$copy"
 
 "${PYTHON:-python3}" -m venv "$KEYLANE_HOME/venv"
@@ -27,11 +27,14 @@ if [ -n "${KEYLANE_LIBRARIES:-}" ]; then
     export PYTHONPATH="$KEYLANE_LIBRARIES"
 else
     for lock in build image; do
-        pip install --no-cache-dir --quiet --require-hashes --no-deps --only-binary :all: \
+        pip install --no-cache-dir --quiet --require-hashes --no-deps --only-binary :all: --no-compile \
             -r "$tree/requirements/lock-$lock.txt"
     done
 fi
-pip install --no-cache-dir --quiet --no-deps --no-build-isolation --ignore-installed "$copy"
+# By way of a wheel: what is installed from a folder keeps the folder's name, another one each time.
+pip wheel --no-cache-dir --quiet --no-deps --no-build-isolation --wheel-dir "$copy/wheel" "$copy"
+pip install --no-cache-dir --quiet --no-deps --no-index --find-links "$copy/wheel" --no-compile \
+    --ignore-installed keylane
 unset PYTHONPATH
 pip check >/dev/null || { pip check; exit 1; }
 
@@ -47,6 +50,10 @@ chmod 755 "$KEYLANE_HOME/bin/keylane"
 cd "$KEYLANE_HOME"
 NUMBA_CACHE_DIR="$KEYLANE_HOME/kernels" "$python" -c \
     'from keylane.kernel.warmup import warm_up; warm_up()'
-"$python" -m compileall -q "$KEYLANE_HOME/venv/lib" || true  # data files that look like code
 # Nothing is installed later.
 "$python" -m pip uninstall --yes --quiet pip setuptools 2>/dev/null || true
+# By the sums of the sources, not by their times, so that two builds are the same bytes. Not what a
+# node never imports: tests, and numba, whose work is done.
+find "$KEYLANE_HOME/venv/lib" -name __pycache__ -prune -exec rm -rf {} +
+PYTHONHASHSEED=0 "$python" -m compileall -q --invalidation-mode unchecked-hash \
+    -x '/(tests|numba)/' "$KEYLANE_HOME/venv/lib" || true  # data files that look like code

@@ -50,7 +50,10 @@ CALLED_ELSEWHERE: Final[Mapping[str, str]] = {
         ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost"), _KAFKA
     ),
     **dict.fromkeys(
-        ("do_handshake", "emit", "handle_error", "redirect_request", "wrap_bio"), _LIBRARY
+        (
+            "convert", "do_handshake", "emit", "handle_error", "redirect_request", "wrap_bio",
+        ),
+        _LIBRARY,
     ),
     "uncommitted_ranges": "the reader's side of a commit, for tests of the worked examples",
     **dict.fromkeys(("await_end", "bootstrap_of"), _EMBEDDED),
@@ -354,7 +357,8 @@ def _is_program(tree: ast.Module) -> bool:
 def _imports_of(tree: ast.Module) -> Iterator[str]:
     """Import names a module asks for; `from a import b` counts as both `a` and `a.b`.
 
-    A text that is a module's whole name counts too: tables of modules are imported by name.
+    A text that is a module's whole name, or `module:name`, counts too: tables of modules are
+    imported by name.
     """
     for node in ast.walk(tree):
         match node:
@@ -364,7 +368,7 @@ def _imports_of(tree: ast.Module) -> Iterator[str]:
                 yield module
                 yield from (f"{module}.{alias.name}" for alias in node.names)
             case ast.Constant(value=str(text)) if text.startswith("keylane."):
-                yield text
+                yield text.partition(":")[0]
 
 
 def find_all(files: Mapping[str, str]) -> list[Finding]:

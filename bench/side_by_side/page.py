@@ -33,8 +33,8 @@ How fast keylane is beside direct Kafka and its peers, its targets, and the reas
   one machine. So compare the rows of a table with each other: the rates would differ elsewhere.
 - A figure is the median of the repetitions, with (lowest-highest) behind it.
 - *A to B* is A divided by B: *to direct* compares with a client that is connected to Kafka itself.
-How fast keylane is beside direct Kafka and its peers, which targets it misses, and why.
-  repeats one table. [bench/README.md](../bench/README.md) describes the method.
+- `python -m bench.side_by_side` with the name of a scenario repeats one table.
+  [bench/README.md](../bench/README.md) describes the method.
 """
 
 

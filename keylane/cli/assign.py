@@ -7,7 +7,6 @@ Exit codes: 0 done, 1 failed, 2 bad arguments.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
 import json
@@ -15,25 +14,27 @@ import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, get_args
 
+import click
 import yaml
 
 from keylane.assign import STRATEGY_NAMES, Assignment, assign, name_members
+from keylane.cli.cluster_question import count_partitions
 from keylane.cli.columns import align
 from keylane.cli.control_client import (
     ControlTrust,
-    add_trust_arguments,
     ask_control,
     control_request,
+    trust_options,
 )
 from keylane.cli.plan import load_range_plan
-from keylane.errors import ConfigInvalid, ControlRefused, KafkaUnavailable
+from keylane.errors import ConfigInvalid
 from keylane.keyrange.hash import HashName
 from keylane.keyrange.space import KeyRange
+from keylane.usage import FILE, HELP_NAMES, expect_one
 
-ASK_TIMEOUT_MS: Final = 10_000
-"""Half of aiokafka's default is enough to say that no broker answers."""
 APPLY_TIMEOUT_S: Final = 60.0
 POD_NAME_MAX: Final = 253
 """Kubernetes' bound on the name of an object (RFC 1123 subdomain)."""
@@ -42,98 +43,102 @@ Entries = Sequence[Mapping[str, Any]]
 """Parts of a client: topic, partition, ranges, as the control port has them."""
 
 
-def add_assign_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `assign` to the commands of the main parser."""
-    parser = commands.add_parser(
-        "assign",
-        help="say which member reads which key ranges, without a group",
-        description="Deal out every partition of the topics to the members, whole or in key"
-        " ranges (both ends inclusive, in the hash space from 0 to 2^63-1).",
-    )
-    parser.add_argument("--topic", action="append", required=True, help="may be repeated")
-    source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--partitions",
-        type=int,
-        action="append",
-        metavar="N",
-        help="partitions of the topic; once for all topics, or once for each in their order",
-    )
-    source.add_argument("--bootstrap", metavar="HOST:PORT", help="ask this cluster for them")
-    group = parser.add_mutually_exclusive_group(required=True)
-    group.add_argument("--members", type=int, metavar="N", help="member-0 to member-(N-1)")
-    group.add_argument("--member", action="append", metavar="NAME", help="may be repeated")
-    parser.add_argument(
-        "--strategy",
-        choices=STRATEGY_NAMES,
-        default="sticky-load",
-        help="round-robin and range cut a partition evenly by its members, sticky-load deals out"
-        " lanes by their load (default: %(default)s)",
-    )
-    parser.add_argument("--lanes", type=int, metavar="N", help="lanes per partition (sticky-load)")
-    parser.add_argument(
-        "--hash",
-        choices=get_args(HashName),
-        default="xxh64",
-        help="of keys; murmur2 needs --lanes (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--load",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="PLAN.JSON",
-        help="a range plan: cuts and load of a topic's lanes; may be repeated",
-    )
-    parser.add_argument("-o", "--output", choices=("table", "json", "yaml"), default="table")
-    parser.add_argument(
-        "--pods",
-        metavar="DIR",
-        help="write a Kubernetes ConfigMap per member into this folder, or to stdout for -",
-    )
-    parser.add_argument(
-        "--apply",
-        metavar="HOST:PORT",
-        help="make it the assignments of a running proxy, members as client ids (its control port)",
-    )
-    add_trust_arguments(parser)
-    parser.set_defaults(run=run_assign, parser=parser)
+@click.command(
+    "assign",
+    context_settings=dict(HELP_NAMES),
+    short_help="Say which member reads which key ranges, without a group.",
+)
+@click.option("--topic", multiple=True, required=True, metavar="NAME", help="May be repeated.")
+@click.option(
+    "--partitions",
+    type=int,
+    multiple=True,
+    metavar="N",
+    help="Partitions of the topic; once for all topics, or once for each in their order.",
+)
+@click.option("--bootstrap", metavar="HOST:PORT", help="Ask this cluster for the partitions.")
+@click.option("--members", type=int, metavar="N", help="member-0 to member-(N-1).")
+@click.option("--member", multiple=True, metavar="NAME", help="May be repeated.")
+@click.option(
+    "--strategy",
+    type=click.Choice(STRATEGY_NAMES),
+    default="sticky-load",
+    show_default=True,
+    help="round-robin and range cut a partition evenly by its members, sticky-load deals out"
+    " lanes by their load.",
+)
+@click.option("--lanes", type=int, metavar="N", help="Lanes per partition (sticky-load).")
+@click.option(
+    "--hash",
+    type=click.Choice(get_args(HashName)),
+    default="xxh64",
+    show_default=True,
+    help="Of keys; murmur2 needs --lanes.",
+)
+@click.option(
+    "--load",
+    type=FILE,
+    multiple=True,
+    metavar="PLAN.JSON",
+    help="A range plan: cuts and load of a topic's lanes; may be repeated.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(("table", "json", "yaml")),
+    default="table",
+    show_default=True,
+    help="Form of what is printed.",
+)
+@click.option(
+    "--pods",
+    metavar="DIR",
+    help="Write a Kubernetes ConfigMap per member into this folder, or to stdout for `-`.",
+)
+@click.option(
+    "--apply",
+    metavar="HOST:PORT",
+    help="Make it the assignments of a running proxy, members as client ids (its control port).",
+)
+@trust_options
+def assign_command(**options: Any) -> int:
+    """Deal out every partition of the topics to the members, whole or in key ranges.
 
-
-def run_assign(args: argparse.Namespace) -> int:
-    """Print the assignment, or write the pods. Exit 2 on bad input, 1 when Kafka cannot be asked.
-
-    Nothing is written before everything is known to be good.
+    Both ends of a range are inclusive, in the hash space from 0 to 2^63-1.
     """
-    parser: argparse.ArgumentParser = args.parser
-    try:
-        if args.hash != "xxh64" and (args.apply is not None or args.pods is not None):
-            raise ConfigInvalid(
-                f"--apply, --pods: client ids have key ranges by xxh64, not by {args.hash}; "
-                "lanes of a group have the hash of their lane rule"
-            )
-        plans = [load_range_plan("--load", path) for path in args.load]
-        topics = _count_partitions(args)
-        assignment = assign(
-            topics,
-            name_members(args.members) if args.member is None else args.member,
-            strategy=args.strategy,
-            lanes=args.lanes,
-            plans=plans,
-            hash=args.hash,
+    args = SimpleNamespace(**options)
+    expect_one({"--partitions": args.partitions, "--bootstrap": args.bootstrap})
+    expect_one({"--members": args.members, "--member": args.member})
+    return run_assign(args)
+
+
+def run_assign(args: SimpleNamespace) -> int:
+    """Print the assignment, or write the pods. Nothing is written before all is known to be good.
+
+    Raises: ConfigInvalid, ControlRefused, KafkaUnavailable.
+    """
+    if args.hash != "xxh64" and (args.apply is not None or args.pods is not None):
+        raise ConfigInvalid(
+            f"--apply, --pods: client ids have key ranges by xxh64, not by {args.hash}; "
+            "lanes of a group have the hash of their lane rule"
         )
-        if args.pods is not None:
-            return _write_pods(args.pods, assignment)
-        if args.apply is not None:
-            planned = {member: _entries(parts) for member, parts in assignment.items()}
-            done = apply_plan(args.apply, planned, args.topic, ControlTrust.of(args))
-            sys.stdout.write(done + "\n")
-            return 0
-    except ConfigInvalid as error:
-        parser.error(str(error))  # one line on stderr, exit 2
-    except (ControlRefused, KafkaUnavailable, OSError) as error:
-        sys.stderr.write(f"keylane: {error}\n")
-        return 1
+    plans = [load_range_plan("--load", path) for path in args.load]
+    topics = _count_partitions(args)
+    assignment = assign(
+        topics,
+        args.member or name_members(args.members),
+        strategy=args.strategy,
+        lanes=args.lanes,
+        plans=plans,
+        hash=args.hash,
+    )
+    if args.pods is not None:
+        return _write_pods(args.pods, assignment)
+    if args.apply is not None:
+        planned = {member: _entries(parts) for member, parts in assignment.items()}
+        done = apply_plan(args.apply, planned, args.topic, ControlTrust.of(args))
+        sys.stdout.write(done + "\n")
+        return 0
     key_hash = None if args.hash == "xxh64" else {"name": args.hash, "lanes": args.lanes}
     sys.stdout.write(render(assignment, args.output, args.strategy, key_hash))
     return 0
@@ -266,44 +271,15 @@ def _write_pods(folder: str, assignment: Assignment) -> int:
     return 0
 
 
-def _count_partitions(args: argparse.Namespace) -> dict[str, int]:
-    topics: list[str] = args.topic
+def _count_partitions(args: SimpleNamespace) -> dict[str, int]:
+    topics: list[str] = list(args.topic)
     if len(set(topics)) != len(topics):
         raise ConfigInvalid("--topic: one is named twice")
     if args.bootstrap is not None:
-        return asyncio.run(_ask_cluster(args.bootstrap, topics))
-    counts: list[int] = args.partitions
+        return asyncio.run(count_partitions(args.bootstrap, topics))
+    counts: list[int] = list(args.partitions)
     if len(counts) == 1:
         counts *= len(topics)
     if len(counts) != len(topics):
         raise ConfigInvalid(f"--partitions: {len(counts)} for {len(topics)} topics")
     return dict(zip(topics, counts, strict=True))
-
-
-async def _ask_cluster(bootstrap: str, topics: Sequence[str]) -> dict[str, int]:
-    """Partition counts of the topics.
-
-    Raises:
-        ConfigInvalid: the cluster has no such topic.
-        KafkaUnavailable: no broker answers.
-    """
-    # Loaded only when a cluster is asked: everything else of this command needs no client.
-    from aiokafka.admin import AIOKafkaAdminClient  # noqa: PLC0415
-    from aiokafka.errors import KafkaError  # noqa: PLC0415
-
-    admin = AIOKafkaAdminClient(
-        bootstrap_servers=bootstrap, client_id="keylane-assign", request_timeout_ms=ASK_TIMEOUT_MS
-    )
-    try:
-        await admin.start()
-        described = await admin.describe_topics(list(topics))
-    except (KafkaError, OSError, ValueError) as error:
-        raise KafkaUnavailable(f"{bootstrap} cannot be asked: {error}") from None
-    finally:
-        await admin.close()
-    found = {answer["topic"]: answer for answer in described}
-    for topic in topics:
-        if topic not in found or found[topic]["error_code"] != 0:
-            code = found[topic]["error_code"] if topic in found else "none"
-            raise ConfigInvalid(f"--topic {topic}: {bootstrap} answers with error code {code}")
-    return {topic: len(found[topic]["partitions"]) for topic in topics}

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
-from typing import Any, Final, Self
+from types import SimpleNamespace
+from typing import Any, Final, Self, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 
-from keylane.errors import ConfigInvalid, ControlRefused
+import click
 
+from keylane.errors import ConfigInvalid, ControlRefused, reason_of
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+CONTROL_VARIABLE: Final = "KEYLANE_CONTROL"
+"""A node reads it too: in its pod a command asks the node of that pod."""
+CONTROL_DEFAULT: Final = "127.0.0.1:19090"
 TOKEN_VARIABLE: Final = "KEYLANE_CONTROL_TOKEN"  # noqa: S105 - the variable's name
 """The token to show; a flag would be visible to all users of the machine."""
 CA_VARIABLE: Final = "KEYLANE_CONTROL_CA"
@@ -28,6 +34,7 @@ HOSTS_VARIABLE: Final = "KEYLANE_CONTROL_HOSTS"
 REFUSED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 SCHEMES: Final = frozenset({"http", "https"})
 ANSWER_BYTES_MAX: Final = 1024**3
+ASK_TIMEOUT_S: Final = 30.0
 LEADS_MAX: Final = 5
 """Nodes know each other: one leads to the one that serves a group, and that answers."""
 HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:]+")
@@ -44,7 +51,7 @@ class ControlTrust:
     """Hosts that get the credentials beside that of the request: names, or `*.suffix`."""
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> Self:
+    def of(cls, args: SimpleNamespace) -> Self:
         """Return the access that flags give, or else the environment. Raises: ConfigInvalid."""
         texts = args.control_host or os.environ.get(HOSTS_VARIABLE, "").split(",")
         return cls(
@@ -81,23 +88,38 @@ class ControlTrust:
         return context
 
 
-def add_trust_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--ca`, `--cert` and `--key`, which `ControlTrust.of` reads."""
-    files = parser.add_argument_group("TLS to a control port with https://")
-    for flag, variable, text in (
-        ("--ca", CA_VARIABLE, "authorities of its certificate; left out, the system's"),
-        ("--cert", CERTIFICATE_VARIABLE, "certificate to show, for mTLS"),
+def trust_options(command: Command) -> Command:
+    """Add `--ca`, `--cert`, `--key` and `--control-host`, which `ControlTrust.of` reads."""
+    files = (
         ("--key", KEY_VARIABLE, "its key; left out, it is in the same file"),
-    ):
-        files.add_argument(flag, metavar="PEM", help=f"{text} (or {variable})")
-    parser.add_argument(
-        "--control-host",
-        action="append",
-        metavar="HOST",
-        help="a host that the token and the certificate may be shown to when a node leads to it, "
-        f"beside that of the control port: a name, or *.SUFFIX; repeatable (or {HOSTS_VARIABLE}, "
-        "separated by commas)",
+        ("--cert", CERTIFICATE_VARIABLE, "certificate to show, for mTLS"),
+        ("--ca", CA_VARIABLE, "authorities of its certificate; left out, the system's"),
     )
+    add_host = click.option(
+        "--control-host",
+        multiple=True,
+        metavar="HOST",
+        help="A host that the token and the certificate may be shown to when a node leads to it, "
+        f"beside that of the control port: a name, or *.SUFFIX; may be repeated (or "
+        f"{HOSTS_VARIABLE}, separated by commas).",
+    )
+    command = add_host(command)
+    for flag, variable, text in files:
+        about = f"With a control port of https://: {text} (or {variable})."
+        command = click.option(flag, metavar="PEM", help=about)(command)
+    return command
+
+
+def control_options(command: Command) -> Command:
+    """Add `--control`, and the options of `trust_options`."""
+    add_control = click.option(
+        "--control",
+        default=lambda: os.environ.get(CONTROL_VARIABLE) or CONTROL_DEFAULT,
+        show_default=f"{CONTROL_VARIABLE}, else {CONTROL_DEFAULT}",
+        metavar="HOST:PORT",
+        help="Control port of a node; with TLS https://HOST:PORT.",
+    )
+    return add_control(trust_options(command))
 
 
 def control_request(
@@ -159,21 +181,73 @@ def ask_control(request: Request, trust: ControlTrust, *, timeout_s: float) -> t
     Raises: ControlRefused, with the control port's words; ConfigInvalid (files of `trust`).
     """
     try:
-        with open_control(request, trust, timeout_s=timeout_s) as answer:
-            return answer.headers.get("ETag", ""), json.loads(answer.read(ANSWER_BYTES_MAX))
-    except HTTPError as error:
-        with error:
-            raise ControlRefused(_problem(error.read(ANSWER_BYTES_MAX))) from None
-    except (OSError, ValueError) as error:
-        raise ControlRefused(f"{request.host}: {error}") from None
+        try:
+            with open_control(request, trust, timeout_s=timeout_s) as answer:
+                return answer.headers.get("ETag", ""), json.loads(_read(answer))
+        except HTTPError as error:
+            with error:
+                raise ControlRefused(_problem(_read(error))) from None
+    except OSError as error:  # of the body too: a node may end while it answers
+        raise ControlRefused(_unreachable(request, error, timeout_s)) from None
+    except ValueError:
+        raise ControlRefused(f"{request.host}: the answer is none of a control port") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPort:
+    """A node's control port, as `control_options` name it."""
+
+    address: str
+    trust: ControlTrust
+    timeout_s: float = ASK_TIMEOUT_S
+
+    @classmethod
+    def of(cls, options: SimpleNamespace) -> Self:
+        """Return the port that flags or the environment name. Raises: ConfigInvalid."""
+        return cls(options.control, ControlTrust.of(options))
+
+    def get(self, path: str) -> Any:
+        """Return the document at a path. Raises: ControlRefused, ConfigInvalid."""
+        request = control_request(self.address, path)
+        return ask_control(request, self.trust, timeout_s=self.timeout_s)[1]
+
+    def send(self, method: str, path: str, body: object = None, *, is_dry: bool) -> Any:
+        """Act, or ask for a preview; return the answer. Raises: ControlRefused, ConfigInvalid."""
+        data = b"" if body is None else json.dumps(body).encode()
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        asked = f"{path}?dry_run={'true' if is_dry else 'false'}"
+        request = control_request(self.address, asked, data=data, headers=headers, method=method)
+        return ask_control(request, self.trust, timeout_s=self.timeout_s)[1]
+
+
+def _read(answer: HTTPResponse | HTTPError) -> bytes:
+    """Return the body. Raises: OSError."""
+    try:
+        return answer.read(ANSWER_BYTES_MAX)
+    except HTTPException:
+        raise URLError("the answer ends in the middle") from None
+
+
+def _unreachable(request: Request, error: OSError, timeout_s: float) -> str:
+    """Return the reason why there is no answer, and the cure."""
+    cause = error.reason if isinstance(error, URLError) else error
+    if isinstance(cause, ConnectionRefusedError):
+        return (
+            f"{request.host}: nothing listens there; name the control port of a node that runs "
+            f"with --control, or with {CONTROL_VARIABLE}"
+        )
+    if isinstance(cause, TimeoutError):
+        return f"{request.host}: no answer within {timeout_s:g} s"
+    return f"{request.host}: {reason_of(cause) if isinstance(cause, OSError) else cause}"
 
 
 def _problem(body: bytes) -> str:
     """Return the text of a problem document; the body itself when it is none."""
     try:
         problem = json.loads(body)
-        place = f"{problem['field']}: " if problem.get("field") else ""
-        return f"{problem['title']}: {place}{problem['detail']}"
+        field = str(problem.get("field") or "")
+        place = f"{field}: " if field.startswith("/") else ""  # into a body that a command made
+        return f"{place}{problem['detail']}"
     except (AttributeError, KeyError, TypeError, ValueError):
         return body[:200].decode(errors="replace")
 
@@ -192,8 +266,11 @@ def _open(request: Request, trust: ControlTrust, *, timeout_s: float) -> HTTPRes
     try:
         answer: HTTPResponse = build_opener(*handlers).open(request, timeout=timeout_s)
     except HTTPException as error:
-        hint = "" if request.type == "https" else "; a control port with TLS is https://HOST:PORT"
-        raise URLError(f"no HTTP answer: {error!r}{hint}") from None
+        hint = "" if request.type == "https" else ", or one with TLS: https://HOST:PORT"
+        name = type(error).__name__
+        raise URLError(
+            f"no HTTP answer ({name}); that is no control port but perhaps one of Kafka{hint}"
+        ) from None
     return answer
 
 

@@ -5,75 +5,81 @@ Exit codes: 0 done, 2 bad input. It needs no Spark.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
+
+import click
 
 from keylane.assignor.cut_planner import SLACK, PlanReport, plan_ranges
 from keylane.assignor.profile import PROFILE_BYTES_MAX, LoadProfile, read_profile
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan, write_plan
 from keylane.errors import ConfigInvalid
 from keylane.files import load_file
+from keylane.usage import FILE, HELP_NAMES
 
 STDOUT: Final = "-"
 SUMMARY_NAME: Final = "profile.json"
 """Name of the summary in the folder of `keylane spark profile`."""
 
 
-def add_plan_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `plan` to the commands of the main parser."""
-    parser = commands.add_parser(
-        "plan",
-        help="cut a topic into lanes of equal load",
-        description="Cut every partition so that the busiest lane is as light as it can be, by the"
-        " bytes of a profile that `keylane spark profile` made.",
-    )
-    parser.add_argument("profile", type=Path, metavar="PROFILE.JSON", help="or its folder")
-    parser.add_argument("--lanes", type=int, required=True, metavar="N", help="per partition")
-    parser.add_argument(
-        "--prior", type=Path, metavar="PLAN.JSON", help="the plan in force: move little against it"
-    )
-    parser.add_argument(
-        "--slack",
-        type=float,
-        default=SLACK,
-        metavar="SHARE",
-        help="how far above the best busiest lane a plan may go to stay near the prior one"
-        " (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--scope",
-        choices=("partition", "topic"),
-        default="partition",
-        help="cut each partition by itself, or all alike (default: %(default)s)",
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="PLAN.JSON", help="write the plan there, to stdout for -"
-    )
-    parser.set_defaults(run=run_plan, parser=parser)
+@click.command(
+    "plan",
+    context_settings=dict(HELP_NAMES),
+    short_help="Cut a topic into lanes of equal load.",
+)
+@click.argument("profile", type=FILE, metavar="PROFILE.JSON")
+@click.option("--lanes", type=int, required=True, metavar="N", help="Lanes per partition.")
+@click.option(
+    "--prior", type=FILE, metavar="PLAN.JSON", help="The plan in force: move little against it."
+)
+@click.option(
+    "--slack",
+    type=float,
+    default=SLACK,
+    show_default=True,
+    metavar="SHARE",
+    help="How far above the best busiest lane a plan may go to stay near the prior one.",
+)
+@click.option(
+    "--scope",
+    type=click.Choice(("partition", "topic")),
+    default="partition",
+    show_default=True,
+    help="Cut each partition by itself, or all alike.",
+)
+@click.option(
+    "-o", "--output", metavar="PLAN.JSON", help="Write the plan there, to stdout for `-`."
+)
+def plan_command(**options: Any) -> int:
+    """Cut every partition so that its busiest lane is as light as it can be.
+
+    PROFILE.JSON, or its folder, has the bytes by hash of key; `keylane spark profile` makes it.
+    """
+    return run_plan(SimpleNamespace(**options))
 
 
-def run_plan(args: argparse.Namespace) -> int:
-    """Write the plan and print its figures. Nothing is written on bad input."""
-    parser: argparse.ArgumentParser = args.parser
-    try:
-        profile = _load_profile(args.profile)
-        prior = None if args.prior is None else load_range_plan("--prior", args.prior)
-        plan, report = plan_ranges(
-            profile,
-            args.lanes,
-            prior=prior,
-            is_cut_alike=args.scope == "topic",
-            slack=args.slack,
-        )
-        text = write_plan(plan).decode() + "\n"
-        if args.output not in {None, STDOUT}:
+def run_plan(args: SimpleNamespace) -> int:
+    """Write the plan and print its figures. Nothing is written on bad input.
+
+    Raises: ConfigInvalid.
+    """
+    profile = _load_profile(args.profile)
+    prior = None if args.prior is None else load_range_plan("--prior", args.prior)
+    plan, report = plan_ranges(
+        profile,
+        args.lanes,
+        prior=prior,
+        is_cut_alike=args.scope == "topic",
+        slack=args.slack,
+    )
+    text = write_plan(plan).decode() + "\n"
+    if args.output not in {None, STDOUT}:
+        try:
             Path(args.output).write_text(text, encoding="utf-8")
-    except ConfigInvalid as error:
-        parser.error(str(error))  # one line on stderr, exit 2
-    except OSError as error:
-        parser.error(f"--output {args.output}: {error.strerror}")
+        except OSError as error:
+            raise ConfigInvalid(f"--output {args.output}: {error.strerror}") from None
     if args.output == STDOUT:
         print(text, end="")
     print(render(plan, report), file=sys.stderr if args.output == STDOUT else sys.stdout)

@@ -2,101 +2,143 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import signal
-import sys
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from types import MappingProxyType, SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from keylane.config.node import ProxyConfig
-from keylane.config.sources import (
-    load_config,
-    parse_group_rule,
-    parse_lane_rule,
-    parse_share_rule,
-)
-from keylane.errors import KeylaneError
+import click
+
+from keylane.config.origins import LoadedConfig
+from keylane.config.rule_forms import parse_group_rule, parse_lane_rule, parse_share_rule
+from keylane.config.sources import SET, load_config
+from keylane.errors import ConfigInvalid
 from keylane.proxy.runtime.heap import pause_collection, resume_collection
 from keylane.proxy.runtime.log_setup import set_up_logging
 from keylane.proxy.runtime.workers import UNTIL_EOF, run_workers
 from keylane.tasks import spawn
+from keylane.usage import FILE, HELP_NAMES, is_given, split_pair
 
 if TYPE_CHECKING:
     from keylane.proxy.server import ProxyServer
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 LOG_VARIABLE: Final = "KEYLANE_LOG"
+LOG_LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 FLAGS: Final = (
     "bootstrap", "listen", "advertise", "control", "cache_bytes_max", "workers", "node"
 )  # fmt: skip
 STDIN: Final = 0
 
 
-def add_proxy_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `proxy`; every flag is also a key of the YAML file and a `KEYLANE_*` variable."""
-    parser = commands.add_parser("proxy", help="run the proxy in front of a Kafka cluster")
-    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file")
-    parser.add_argument("--bootstrap", metavar="HOST:PORT", help="upstream brokers")
-    parser.add_argument("--listen", metavar="HOST:PORT", help="bootstrap address for clients")
-    parser.add_argument("--advertise", metavar="HOST", help="host name in addresses for clients")
-    parser.add_argument("--control", metavar="HOST:PORT", help="control port, off by default")
-    parser.add_argument(
-        "--lanes",
-        action="append",
-        metavar="TOPIC=COUNT|PLAN",
-        help="lanes per partition of a topic, the name may be a glob; or a range plan's file for "
-        "one topic; repeatable",
+def config_options(
+    control: str = "Control port of the node, off by default.",
+) -> Callable[[Command], Command]:
+    """Return what adds every flag that sets a key, also a key of the YAML file and a variable.
+
+    control: the help of `--control`.
+    """
+    options = (
+        click.option("--config", type=FILE, metavar="FILE", help="YAML file."),
+        click.option("--bootstrap", metavar="HOST:PORT", help="Upstream brokers."),
+        click.option("--listen", metavar="HOST:PORT", help="Bootstrap address for clients."),
+        click.option("--advertise", metavar="HOST", help="Host name in addresses for clients."),
+        click.option("--control", metavar="HOST:PORT", help=control),
+        click.option(
+            "--lanes",
+            multiple=True,
+            metavar="TOPIC=COUNT|PLAN",
+            help="Lanes per partition of a topic, the name may be a glob; or a range plan's file "
+            "for one topic; may be repeated.",
+        ),
+        click.option(
+            "--assignor",
+            multiple=True,
+            metavar="GROUP=ASSIGNOR",
+            help="Assignor of a group's lanes (a name or glob): client, key-range; may be "
+            "repeated.",
+        ),
+        click.option(
+            "--share-order",
+            multiple=True,
+            metavar="GROUP=ORDER",
+            help="Order of a share group's records (a name or glob): key; may be repeated.",
+        ),
+        click.option(
+            "--cache-bytes-max", type=int, metavar="BYTES", help="Records that wait for a lane."
+        ),
+        click.option(
+            "--workers", type=int, metavar="N", help="Nodes to run on this machine, 1 by default."
+        ),
+        click.option(
+            "--node", type=int, metavar="NUMBER", help="Number of this node, each its own."
+        ),
+        click.option(
+            SET,
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="Any other key of the configuration; may be repeated.",
+        ),
     )
-    parser.add_argument(
-        "--assignor",
-        action="append",
-        metavar="GROUP=ASSIGNOR",
-        help="assignor of a group's lanes (a name or glob): client, key-range; repeatable",
-    )
-    parser.add_argument(
-        "--share-order",
-        action="append",
-        metavar="GROUP=ORDER",
-        help="order of a share group's records (a name or glob): key; repeatable",
-    )
-    parser.add_argument("--cache-bytes-max", type=int, metavar="BYTES")
-    parser.add_argument(
-        "--workers", type=int, metavar="N", help="nodes to run on this machine, 1 by default"
-    )
-    parser.add_argument(
-        "--node", type=int, metavar="NUMBER", help="number of this node among many, each its own"
-    )
-    # For workers: end with the parent, however that ends.
-    parser.add_argument(UNTIL_EOF, action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="any other key of the configuration; repeatable",
-    )
-    parser.set_defaults(run=run_proxy)
+
+    def add_all(command: Command) -> Command:
+        for add in reversed(options):
+            command = add(command)
+        return command
+
+    return add_all
 
 
-def run_proxy(args: argparse.Namespace) -> int:
-    """Run until a signal. Exit code 0 after a clean stop, 2 for bad configuration, 1 else."""
-    set_up_logging(os.environ.get(LOG_VARIABLE, "info"))
-    try:
-        config = load_config(path=args.config, environment=os.environ, flags=_flags(args))
-        if config.workers > 1:
-            return run_workers(config)
-        return _run(config, until_eof=args.until_eof)
-    except KeylaneError as error:
-        print(f"keylane proxy: {error}", file=sys.stderr)
-        return 2 if error.error_code == 40 else 1
+@click.command(
+    "proxy",
+    context_settings=dict(HELP_NAMES),
+    short_help="Run the proxy in front of a Kafka cluster.",
+)
+@config_options()
+# For workers: end with the parent, however that ends.
+@click.option(UNTIL_EOF, is_flag=True, hidden=True)
+def proxy_command(**options: Any) -> int:
+    """Run the proxy in front of a Kafka cluster, until SIGINT or SIGTERM."""
+    return run_proxy(SimpleNamespace(**options))
 
 
-def _flags(args: argparse.Namespace) -> dict[str, Any]:
-    flags: dict[str, Any] = {}
-    for item in args.set:
-        key, _, value = item.partition("=")
-        flags[key] = value
+def run_proxy(args: SimpleNamespace) -> int:
+    """Run until a signal. Exit code 0 after a clean stop. Raises: KeylaneError."""
+    set_up_logging(log_level(os.environ))
+    loaded = load_options(args)
+    if loaded.config.workers > 1:
+        return run_workers(loaded)
+    return _run(loaded, until_eof=args.until_eof)
+
+
+def load_options(
+    args: SimpleNamespace, needed: Mapping[str, str] = MappingProxyType({})
+) -> LoadedConfig:
+    """Return the configuration by file, environment and flags. Raises: ConfigInvalid.
+
+    needed: values of required keys that are set nowhere.
+    """
+    return load_config(
+        path=args.config,
+        environment=os.environ,
+        flags=_flags(args),
+        places=_places(args),
+        needed=needed,
+    )
+
+
+def log_level(environment: Mapping[str, str]) -> str:
+    """Return the level of the log. Raises: ConfigInvalid, which names the variable."""
+    level = environment.get(LOG_VARIABLE, "") or "info"
+    if level.lower() not in LOG_LEVELS:
+        raise ConfigInvalid(f"{LOG_VARIABLE}={level}: expected one of {', '.join(LOG_LEVELS)}")
+    return level
+
+
+def _flags(args: SimpleNamespace) -> dict[str, Any]:
+    flags: dict[str, Any] = dict(split_pair(SET, item) for item in args.set)
     for key in FLAGS:
         flags[key] = getattr(args, key) if getattr(args, key) is not None else flags.get(key)
     if args.lanes:
@@ -108,13 +150,26 @@ def _flags(args: argparse.Namespace) -> dict[str, Any]:
     return flags
 
 
-def _run(config: ProxyConfig, *, until_eof: bool) -> int:
+def _places(args: SimpleNamespace) -> dict[str, str]:
+    """Return the flag that sets a key, where it has another name than the key."""
+    places = {key: SET for key in _set_keys(args) if not is_given(getattr(args, key, None))}
+    rules = {"lanes": "lanes", "groups": "assignor", "share_groups": "share_order"}
+    return places | {
+        key: f"--{flag.replace('_', '-')}" for key, flag in rules.items() if getattr(args, flag)
+    }
+
+
+def _set_keys(args: SimpleNamespace) -> list[str]:
+    return [item.partition("=")[0] for item in args.set]
+
+
+def _run(loaded: LoadedConfig, *, until_eof: bool) -> int:
     try:
         import uvloop  # noqa: PLC0415
     except ImportError:  # not on Windows; the standard loop serves as well, slower
-        return asyncio.run(_serve(config, until_eof=until_eof))
+        return asyncio.run(_serve(loaded, until_eof=until_eof))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(config, until_eof=until_eof))
+        return runner.run(_serve(loaded, until_eof=until_eof))
 
 
 async def _start(server: ProxyServer, stopping: asyncio.Event) -> bool:
@@ -147,7 +202,7 @@ async def _until_the_end(server: ProxyServer, stopping: asyncio.Event) -> None:
         raise server.failure.result()
 
 
-async def _serve(config: ProxyConfig, *, until_eof: bool) -> int:
+async def _serve(loaded: LoadedConfig, *, until_eof: bool) -> int:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -158,7 +213,7 @@ async def _serve(config: ProxyConfig, *, until_eof: bool) -> int:
     # Imported late: it brings the kernels along, which other commands need not wait for.
     from keylane.proxy.server import ProxyServer  # noqa: PLC0415
 
-    server = ProxyServer(config)
+    server = ProxyServer(loaded.config, loaded.origins)
     if hasattr(signal, "SIGHUP"):  # not on Windows
         loop.add_signal_handler(signal.SIGHUP, server.reload)
     try:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from keylane.cli.columns import align
+from keylane.cli.figures import DASH, age
 
 MEMBER_COLUMNS: Final = ("MEMBER", "HOST", "PARTITIONS")
 PLAIN_COLUMNS: Final = ("TOPIC", "PARTITION", "LEADER", "START", "LAG")
@@ -15,7 +16,6 @@ WINDOW_COLUMNS: Final = (
 )
 KEY_COLUMNS: Final = ("KEY-HASH", "TOPIC", "PARTITION", "RECORDS", "OLDEST", "AGE")
 KEYS_SHOWN: Final = 10
-DASH: Final = "-"
 
 
 def render_share(report: Mapping[str, Any]) -> str:
@@ -120,16 +120,3 @@ def _nodes(partitions: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _text(value: int | None) -> str:
     return DASH if value is None else str(value)
-
-
-def age(seconds: float | None) -> str:
-    """Return a duration in one or two units: 0.4s, 12s, 3m20s, 2h05m."""
-    if seconds is None:
-        return DASH
-    if seconds < 10:
-        return f"{seconds:.1f}s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    minutes, rest = divmod(whole, 60)
-    return f"{minutes}m{rest:02}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02}m"

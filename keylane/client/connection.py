@@ -44,6 +44,8 @@ LOGIN_ERRORS: Final = (
     SaslAuthenticationFailed, UnsupportedSaslMechanismError, IllegalSaslStateError,
 )  # fmt: skip
 """A second try with the same login is of no use."""
+CLOSED_S_MAX: Final = 1.0
+"""Time for a server to close a connection on which it has refused a login."""
 
 
 class _Encoded(NamedTuple):
@@ -284,6 +286,9 @@ class _Client(AIOKafkaClient):  # type: ignore[misc]
                 await link.connect()
                 metadata = await link.send(MetadataRequest([]))
             except LOGIN_ERRORS as error:
+                # The program ends next: a loop that closes first would warn of the connection.
+                if (closed := link.close()) is not None:
+                    await asyncio.wait([closed], timeout=CLOSED_S_MAX)
                 login = f"{self._sasl_mechanism}, user {self._sasl_plain_username!r}"
                 raise e.AuthenticationFailed(f"{host}:{port} ({login}): {error}") from error
             except (KafkaError, OSError, TimeoutError) as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Final, TypedDict
 
+from keylane.config.source_names import CLIENT_RANGES
 from keylane.errors import ConfigInvalid
 
 ISOLATION_LEVELS: Final = {"read_uncommitted": 0, "read_committed": 1}
@@ -114,7 +115,7 @@ class ConsumerSettings:
     """Age at which leaders and topics are looked up anew."""
     allow_individual_commit: bool = True
     """False: this consumer takes whole partitions only, and commits no offset ranges."""
-    max_num_ranges_to_commit: int = 10_000
+    max_num_ranges_to_commit: int = CLIENT_RANGES
     """A commit does not wait for its timer when more ranges have gathered."""
     revoke_completion: str = "next-poll"
     """"next-poll": what is asked back is given up when the next poll begins, unless it is delayed.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from keylane.demo.events import (
     CommitFailed,
@@ -30,9 +30,7 @@ from keylane.demo.events import (
     SessionEnd,
 )
 from keylane.demo.orders import OrderRun
-
-REFUSED: Final = "CommitFailedError"
-"""Error of aiokafka and kafka-python for a commit by a member that the group has put out."""
+from keylane.demo.put_out import SessionStart, find_put_out
 
 
 @dataclass(slots=True, eq=False)
@@ -104,14 +102,6 @@ class Counts:
     """A key or a lane at a second member while the first still had it."""
     by_put_out: int = 0
     """Processed by members that were put out, once another member had their lanes."""
-
-
-class SessionStart(NamedTuple):
-    """Start of a member's session on a lane."""
-
-    member: int
-    lane: int
-    at_ns: int
 
 
 class Check(NamedTuple):
@@ -204,6 +194,20 @@ class Ledger:
             return None
         allowed = max(1 / len(loads), max(self.lane_deliveries.values()) / total)
         return max(loads.values()) / allowed
+
+    def speedup(self, partition_count: int) -> float | None:
+        """Records of the fullest partition, in times those on the lanes of the busiest member.
+
+        So many times faster than with one member per partition is the group, where work is a time
+        per record. None: as for `excess`.
+        """
+        loads, total = self.loads(), sum(self.lane_deliveries.values())
+        if not total or not self.lane_deliveries.keys() <= self.lane_owners.keys():
+            return None
+        partitions = [0] * partition_count
+        for lane, count in self.lane_deliveries.items():
+            partitions[lane % partition_count] += count
+        return max(partitions) / total / max(loads.values())
 
     def check(self) -> None:
         """Assert the invariants; for tests."""
@@ -338,36 +342,6 @@ def build_ledger(events: Iterable[Event]) -> Ledger:
     for event in in_order:
         ledger.apply(event)
     return ledger
-
-
-def find_put_out(events: Iterable[Event]) -> frozenset[SessionStart]:
-    """Sessions that end by the group going on without the member, of events in order of time.
-
-    The member says so; or its last commit there is refused, where its library has no word for it.
-    """
-    found: set[SessionStart] = set()
-    running: dict[tuple[int, int], SessionStart] = {}
-    """By member and lane."""
-    refused: set[tuple[int, int]] = set()
-    """Lanes whose last commit with an answer was refused."""
-    for event in events:
-        match event:
-            case LanesAssigned(member=member, at_ns=at_ns, lanes=lanes):
-                for lane in lanes:
-                    running[member, lane] = SessionStart(member, lane, at_ns)
-                    refused.discard((member, lane))
-            case RecordsCommitted(member=member, records=records):
-                refused.difference_update((member, lane) for lane, _ in records)
-            case LanesCommitted(member=member, positions=positions):
-                refused.difference_update((member, lane) for lane, _ in positions)
-            case CommitFailed(member=member, lanes=lanes, reason=reason) if reason == REFUSED:
-                refused.update((member, lane) for lane in lanes)
-            case LanesReleased(member=member, lanes=lanes, end=end):
-                for lane in lanes:
-                    start = running.pop((member, lane), None)
-                    if start and (end is SessionEnd.LOST or (member, lane) in refused):
-                        found.add(start)
-    return frozenset(found)
 
 
 def judge(

@@ -77,9 +77,9 @@ def _commit(consumer: Consumer, progress: MemberProgress, topic: str) -> None:
     try:
         answers = consumer.commit(offsets=offsets, asynchronous=False)
     except KafkaException as error:
-        progress.commit_failed(wanted, error)
+        progress.commit_failed(wanted, error.args[0].name())
         return
     failed = {answer.partition: answer.error for answer in answers if answer.error is not None}
     if failed:
-        progress.commit_failed(failed, next(iter(failed.values())))
+        progress.commit_failed(failed, next(iter(failed.values())).name())
     progress.committed({lane: at for lane, at in wanted.items() if lane not in failed})

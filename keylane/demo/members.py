@@ -89,12 +89,14 @@ class Members:
             member.was_killed = True
             member.process.kill()
 
-    def kill_all(self) -> None:
-        """End every child at once, and wait until none is left."""
+    def kill_all(self) -> list[Event]:
+        """End every child at once, wait until none is left, and return their last events."""
         for member in self.alive:
             self.kill(member.number)
+        events: list[Event] = []
         while self.alive:
-            self.read(timeout_s=1.0)
+            events += self.read(timeout_s=1.0)
+        return events
 
     def ask_to_stop(self) -> None:
         """Let every member commit, leave the group and end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +16,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from rich.console import Console
 
+from keylane.advise.errors import AdviceFailed
 from keylane.demo import scenario
 from keylane.demo.events import Event, SessionEnd
+from keylane.demo.forecast import Seen, check_forecast, forecast_speedup
 from keylane.demo.front import ProxyFront
 from keylane.demo.ledger import Check, Ledger, build_ledger, judge
 from keylane.demo.members import MemberProcess, Members, last_words
@@ -70,6 +72,11 @@ class DemoSettings:
     """Members are `Workers` of `keylane.client`, in the place of stock clients."""
 
     @property
+    def is_judged(self) -> bool:
+        """Return whether the show is long enough to judge loads of members."""
+        return self.seconds >= JUDGED_SECONDS
+
+    @property
     def slot_count(self) -> int:
         """Number of members that can have work."""
         return self.partitions * (1 if self.direct else self.lanes)
@@ -120,6 +127,8 @@ def run_demo(settings: DemoSettings, console: Console) -> int:
         show.run()
         screen.close()
         checks = [*show.judge(), _check_group_offsets(kafka.bootstrap, settings.partitions)]
+        if show.seen is not None:
+            checks.append(_check_advice(kafka.bootstrap, show.seen, settings))
         console.print(render_verdict(checks))
         for member in members.failed:
             console.print(f"member {member.number}: {last_words(member)}", markup=False)
@@ -150,6 +159,8 @@ class Show:
         self._failed_seen = 0
         self._excess: float | None = None
         """Of the busiest member, before the members stop; None: a lane had no member then."""
+        self.seen: Seen | None = None
+        """Of stock members, at the same time."""
         self._samples: deque[tuple[float, dict[int, int]]] = deque(maxlen=RATE_WINDOW + 1)
         self._scenario = scenario.Scenario(
             scenario.ShowSettings(
@@ -164,9 +175,7 @@ class Show:
         """Play until the scenario is done."""
         update_due_s = 0.0
         while self._scenario.phase is not scenario.Phase.DONE:
-            for event in self._members.read(timeout_s=TURN_S):
-                self._events.append(event)
-                self._ledger.apply(event)
+            self._book(self._members.read(timeout_s=TURN_S))
             self._watch_processes()
             for action in self._scenario.step(self._facts()):
                 self._take(action)
@@ -186,7 +195,7 @@ class Show:
             members_wanted=wanted,
         )
         if self._excess is not None:
-            is_judged = self._settings.seconds >= JUDGED_SECONDS
+            is_judged = self._settings.is_judged
             name = "busiest member's load, in times of the ideal"
             name += "" if is_judged else " (too short to judge)"
             is_good = self._excess <= EXCESS_MAX or not is_judged
@@ -201,6 +210,11 @@ class Show:
     @property
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
+
+    def _book(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._events.append(event)
+            self._ledger.apply(event)
 
     def _say(self, text: str) -> None:
         self._screen.say(self._elapsed_s, text)
@@ -227,7 +241,7 @@ class Show:
             case scenario.KillMember(number=number):
                 self._members.kill(number)
             case scenario.Cue.KILL_MEMBERS:
-                self._members.kill_all()
+                self._book(self._members.kill_all())
             case scenario.Cue.KILL_PROXY:
                 assert self._front is not None, "the scenario kills what there is"
                 self._front.kill()
@@ -240,7 +254,13 @@ class Show:
             case scenario.Cue.STOP_MEMBERS:
                 if self._front is not None:
                     self._excess = self._ledger.excess()
+                    self._look_at_speed()
                 self._members.ask_to_stop()
+
+    def _look_at_speed(self) -> None:
+        speedup = self._ledger.speedup(self._settings.partitions)
+        if speedup is not None and self._excess is not None and not self._settings.workers:
+            self.seen = Seen(len(self._ledger.loads()), speedup, self._excess)
 
     def _watch_processes(self) -> None:
         """Say what happened by itself: keylane is back, a member failed."""
@@ -322,6 +342,15 @@ def _title(settings: DemoSettings) -> str:
 def _create_topic(bootstrap: str, partitions: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(TOPIC, partitions, 1)])[TOPIC].result(ADMIN_TIMEOUT_S)
+
+
+def _check_advice(bootstrap: str, seen: Seen, settings: DemoSettings) -> Check:
+    try:
+        forecast = forecast_speedup(bootstrap, TOPIC, members=seen.members, lanes=settings.lanes)
+    except AdviceFailed as error:
+        # A line of the verdict, and not its end: what the show found about records is seen.
+        return Check(f"advice: {error}", "-", passed=False)
+    return check_forecast(forecast, seen, is_judged=settings.is_judged)
 
 
 def _check_group_offsets(bootstrap: str, partitions: int) -> Check:

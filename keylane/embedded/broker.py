@@ -21,7 +21,7 @@ from keylane.embedded.node import (
 )
 from keylane.embedded.ports import find_free_port
 from keylane.embedded.resolve import resolve_class_path
-from keylane.errors import KafkaUnavailable
+from keylane.errors import KafkaUnavailable, reason_of
 
 READY_TIMEOUT_S: Final = 90.0
 """A start takes 4 s here; a busy machine with two cores may need several times that."""
@@ -158,4 +158,4 @@ class EmbeddedKafka:
                 path.write_text(text)
             return path.read_text()
         except OSError as error:
-            raise KafkaUnavailable(f"cannot use the data folder: {error}") from error
+            raise KafkaUnavailable(f"data folder {error.filename}: {reason_of(error)}") from error

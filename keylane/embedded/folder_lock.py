@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from keylane.errors import KafkaUnavailable
+from keylane.errors import KafkaUnavailable, reason_of
 
 LOCK_NAME: Final = "lock"
 """Stays in the folder: a lock file that is removed can be held twice."""
@@ -40,7 +40,9 @@ class FolderLock:
             try:
                 self._fd = self._take()
             except OSError as error:
-                raise KafkaUnavailable(f"cannot use the data folder: {error}") from error
+                # A folder above it may be to blame; an error of the lock itself names no file.
+                place = error.filename or self._folder
+                raise KafkaUnavailable(f"data folder {place}: {reason_of(error)}") from error
         return self._fd
 
     def release(self) -> None:
@@ -54,6 +56,8 @@ class FolderLock:
         fd = os.open(self._folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
             holder = os.pread(fd, PID_BYTES_MAX, 0).decode("ascii", "replace").strip()
             os.close(fd)
@@ -61,8 +65,6 @@ class FolderLock:
         except OSError:
             os.close(fd)
             raise
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         return fd
 
 

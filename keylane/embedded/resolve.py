@@ -156,6 +156,12 @@ def _fetch(jar: LockedJar, context: MavenContext) -> Path:
         return fetch_jar(context.project(group, artifact).at_version(version).artifact())
     except (OSError, RuntimeError, ValueError) as error:  # requests' errors are OSErrors
         raise KafkaUnavailable(f"cannot fetch {jar.coordinates}: {error}") from error
+    except AssertionError as error:
+        # jgo asserts that a file which it is about to write is still not there.
+        raise KafkaUnavailable(
+            f"cannot fetch {jar.coordinates}: another process writes it to the same Maven "
+            "repository just now; try again"
+        ) from error
 
 
 def fetch_jar(artifact: Artifact) -> Path:

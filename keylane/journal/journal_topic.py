@@ -16,6 +16,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import for_code
 from kio.schema.errors import ErrorCode
 
+from keylane.config.source_names import JOURNAL_SEGMENT_BYTES
 from keylane.errors import UpstreamLost
 from keylane.offsets.records.journal import TOPIC_NAME
 
@@ -28,8 +29,6 @@ APPEAR_TIMEOUT_S: Final = 60.0
 """Time that a topic may take to have all leaders; a cold cluster takes a few seconds."""
 RETRY_BACKOFF_S: Final = 0.1
 """Kafka clients' `retry.backoff.ms` default; no event says when a topic is there."""
-SEGMENT_BYTES: Final = 10 * 1024**2
-"""The KIP draft's default of `individual.commit.log.segment.bytes`."""
 COMPACT: Final = "compact"
 DELETE: Final = "delete"
 T = TypeVar("T")
@@ -53,7 +52,7 @@ async def ensure_journal_topic(admin: AIOKafkaAdminClient) -> int:
         UpstreamLost: a broker refuses, or a topic does not come into being in time.
         KafkaError: the cluster cannot be reached.
     """
-    config = {"cleanup.policy": COMPACT, "segment.bytes": str(SEGMENT_BYTES)}
+    config = {"cleanup.policy": COMPACT, "segment.bytes": str(JOURNAL_SEGMENT_BYTES)}
     primary, shape = await ensure_topic(admin, TOPIC_NAME, config)
     if shape.partition_count != primary.partition_count:
         log.warning(

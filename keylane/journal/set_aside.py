@@ -33,6 +33,8 @@ class SetAside:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.counts: Counter[str] = Counter()
         """By topic."""
+        self.on_noted: Callable[[str, Damaged], None] = lambda *_: None
+        """Receives the topic and the record, as often as there is a line in the log."""
         self._clock = clock
         self._places: dict[str, BoundedDict[tuple[int, int], None]] = {}
         self._window_s, self._lines, self._unlogged = clock(), 0, 0
@@ -50,6 +52,7 @@ class SetAside:
                 "record set aside topic=%s partition=%d offset=%d reason=%s",
                 topic, damaged.partition, damaged.offset, damaged.reason,
             )  # fmt: skip
+            self.on_noted(topic, damaged)
 
     def note_more(self, topic: str, count: int) -> None:
         """Count further records whose places are not kept."""

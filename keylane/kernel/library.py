@@ -171,6 +171,14 @@ def kernel_folder(processor: str) -> Path:
     return (Path(base) if base else here / "__pycache__") / f"kernels-{digest.hexdigest()[:16]}"
 
 
+def are_compiled() -> bool:
+    """Return whether `load` has nothing to compile."""
+    if not JIT or _functions:
+        return True
+    folder = kernel_folder(processor())
+    return all((folder / f"{name}.o").is_file() for name in SIGNATURES)
+
+
 def _plain_kernels() -> dict[str, Callable[..., Any]]:
     from importlib import import_module  # noqa: PLC0415
 

@@ -7,8 +7,10 @@ between shows as an offset that is not what the journal says was pushed. Forward
 what lies below is raised, as all lanes had passed it, and a note beside it marks what only a scan
 has led past (docs/decisions/032). Backward it is what a reset by an admin looks like, for which
 all lanes go back. So a push that does not go forward is written to the journal first, as an
-intent: with it, the whole state as it will be. So is the first push of a group on a partition,
-beside a state of which nothing is committed: found there, it would pass for a commit of all lanes.
+intent: with it, the whole state as it will be. So is each push of an admin's reset of the whole
+partition, which sets lanes back also where it goes forward. So is the first push of a group on a
+partition, beside a state of which nothing is committed: found there, it would pass for a commit of
+all lanes.
 
     found in Kafka                          what it means
     state.pushed                            nothing has happened
@@ -28,6 +30,7 @@ from keylane.keyrange.space import KeyRange
 from keylane.offsets.positions import PositionMap
 from keylane.offsets.records.journal import IntentKey, IntentValue, PositionsValue, StateKey
 from keylane.offsets.state import OffsetState
+from keylane.offsets.values import WHOLE
 
 LATE_S: Final = 5.0
 """Time for which a push without an answer may arrive, once Kafka's offset was seen elsewhere."""
@@ -268,11 +271,23 @@ def intent_of(
     )
 
 
+def _is_reset(after: PositionsValue) -> bool:
+    """Return whether all keys are to stand where Kafka's own offset is to stand.
+
+    So they do where a member sets all lanes back at once: each has stepped back then, and its
+    ranges are dropped either way.
+    """
+    if len(after.positions) != 1:
+        return False
+    position = after.positions[0][1]
+    return position.committed and position.offset == position.counted == after.pushed
+
+
 def _arrived(state: OffsetState, after: PositionsValue) -> OffsetState:
     """Return the state as it was intended.
 
     Ranges of keys that stepped back are dropped, as the step back itself did: their records are
-    wanted again. Others stay: they were committed.
+    wanted again. Others stay: they were committed. A reset drops all.
     """
     positions = PositionMap.from_ends(after.positions)
     back = [
@@ -281,6 +296,8 @@ def _arrived(state: OffsetState, after: PositionsValue) -> OffsetState:
         for start, end, position in positions.items(lo, hi)
         if position.counted < before.counted
     ]
+    if state.pushed is not None and _is_reset(after):
+        back = [WHOLE]
     draft = state.copy()
     dropped = draft.drop_ranges(back)
     arrived = OffsetState.restore(

@@ -287,6 +287,10 @@ class OffsetState(CommittedProgress):
         self.raise_to(Position(kafka_committed, kafka_committed, committed=True))
         return Reconciled.FORWARD
 
+    def reset(self, offset: int) -> None:
+        """Let an admin set all keys to `offset`, those ahead of it as well; ranges are dropped."""
+        self._restart(offset, committed=True)
+
     def raise_to(self, here: Position, key_range: KeyRange = WHOLE) -> None:
         """Take in that Kafka has `key_range` committed up to `here`; what is beyond stays."""
 

@@ -8,12 +8,14 @@ batches), KIP-534 (delete horizon). The CRC starts at `attributes`, so rewriting
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from google_crc32c import value as crc32c
 
 from keylane.errors import BatchCorrupt, BatchUnsupported
+from keylane.wire.primitives import Buffer
 
 BATCH_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 BATCH_HEADER_BYTES: Final = 61
@@ -44,6 +46,8 @@ NO_PRODUCER_ID: Final = -1
 NO_PRODUCER_EPOCH: Final = -1
 NO_SEQUENCE: Final = -1
 OFFSET_DELTA_MAX: Final = 2**31 - 1
+NULL_RECORD: Final = bytes((12, 0, 0, 0, 1, 1, 0))
+"""Its length (6), attributes, both deltas, no key, no value, no headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,26 +121,64 @@ def write_empty_batch(
     Raises:
         ValueError: the span is negative or does not fit an int32 delta.
     """
+    attributes = CONTROL_BIT if is_control else CODEC_NONE
+    return _write_span(base_offset, last_offset, leader_epoch, attributes, b"")
+
+
+def write_passed_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytes:
+    """Write a batch up to `last_offset` whose one record, null, is at `base_offset`.
+
+    For a client that asks for the offset behind it: a batch may begin before the offset that was
+    asked for, so every client leaves that record out, and moves past the batch. kafka-go 0.4 takes
+    an empty batch wrongly: it moves to offset 1, or panics where two come before a record
+    (its issues 874 and 1416; docs/clients.md).
+
+    Raises:
+        ValueError: the span is negative or does not fit an int32 delta.
+    """
+    return _write_span(base_offset, last_offset, leader_epoch, CODEC_NONE, NULL_RECORD)
+
+
+def drop_empty_batches(data: Buffer) -> Iterator[Buffer]:
+    """Give the parts of whole batches between those that are a header alone."""
+    view = memoryview(data)
+    begin = at = 0
+    while at < len(view):
+        size_bytes = LENGTH_PREFIX_BYTES + int.from_bytes(view[at + 8 : at + 12])
+        assert size_bytes >= BATCH_HEADER_BYTES, "batches that keylane wrote are whole"
+        if size_bytes == BATCH_HEADER_BYTES:
+            if begin < at:
+                yield view[begin:at]
+            begin = at + size_bytes
+        at += size_bytes
+    if begin < at:
+        yield view[begin:] if begin else data
+
+
+def _write_span(
+    base_offset: int, last_offset: int, leader_epoch: int, attributes: int, records: bytes
+) -> bytes:
+    """Write a batch over both offsets, with no record or one."""
     delta = last_offset - base_offset
     if not 0 <= delta <= OFFSET_DELTA_MAX:
         raise ValueError(f"an empty batch cannot span {base_offset} to {last_offset}")
-    batch = bytearray(BATCH_HEADER_BYTES)
+    batch = bytearray(BATCH_HEADER_BYTES) + records
     BATCH_HEADER.pack_into(
         batch,
         0,
         base_offset,
-        BATCH_HEADER_BYTES - LENGTH_PREFIX_BYTES,
+        len(batch) - LENGTH_PREFIX_BYTES,
         leader_epoch,
         MAGIC,
         0,
-        CONTROL_BIT if is_control else CODEC_NONE,
+        attributes,
         delta,
         NO_TIMESTAMP,
         NO_TIMESTAMP,
         NO_PRODUCER_ID,
         NO_PRODUCER_EPOCH,
         NO_SEQUENCE,
-        0,
+        1 if records else 0,
     )
     struct.pack_into(">I", batch, CRC_POSITION, crc32c(bytes(batch[CRC_START:])))
     return bytes(batch)

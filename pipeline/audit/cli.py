@@ -5,20 +5,22 @@ Exit codes: 0 clean, 1 findings, 2 inconclusive.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from keylane.errors import KeylaneError
 from keylane.pipeline.arguments import (
-    add_kafka_arguments,
-    add_spark_arguments,
     fail,
+    kafka_options,
     read_pairs,
+    spark_options,
     start_session,
 )
+from keylane.usage import FILE, HELP_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,51 +31,54 @@ FOLLOW_INTERVAL: Final = "10 seconds"
 """Between two looks: each is a commit of state and a question to the group's coordinator."""
 
 
-def add_audit_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `audit` to the jobs of `keylane spark`."""
-    parser = jobs.add_parser(
-        "audit",
-        help="were all records processed, once, and each key in order?",
-        description="Judge what consumers did from the audit topic that they report to: lost,"
-        " duplicated, out of order, writes of fenced members, ranges held by two members at once."
-        " Exit status 0 clean, 1 findings, 2 inconclusive.",
-    )
-    add_kafka_arguments(parser)
-    parser.add_argument("--input", required=True, metavar="TOPIC", help="what was processed")
-    parser.add_argument("--audit", required=True, metavar="TOPIC", help="the reports")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    parser.add_argument(
-        "--from",
-        dest="start",
-        default="earliest",
-        metavar="PLACE",
-        help="earliest, a time, or offsets such as 0:100,1:250 (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--to",
-        dest="end",
-        default="latest",
-        metavar="PLACE",
-        help="latest, a time, offsets, or group:NAME for what that group has committed;"
-        " records before it without a report are lost (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--land", type=Path, metavar="DIR", help="keep what was read there (default: nowhere)"
-    )
-    follow = parser.add_argument_group("while the group runs: coverage as a stream")
-    follow.add_argument(
-        "--follow", metavar="GROUP", help="report what is lost of what this group has committed"
-    )
-    follow.add_argument("--once", action="store_true", help="to the end of both topics, then stop")
-    add_spark_arguments(parser)
-    parser.set_defaults(run=run_audit_command)
+@click.command(
+    "audit",
+    context_settings=dict(HELP_NAMES),
+    short_help="Were all records processed, once, and each key in order?",
+)
+@kafka_options
+@click.option("--input", required=True, metavar="TOPIC", help="What was processed.")
+@click.option("--audit", required=True, metavar="TOPIC", help="The reports.")
+@click.option("--out", type=FILE, required=True, metavar="DIR", help="Folder for what is written.")
+@click.option(
+    "--from",
+    "start",
+    default="earliest",
+    show_default=True,
+    metavar="PLACE",
+    help="Earliest, a time, or offsets such as 0:100,1:250.",
+)
+@click.option(
+    "--to",
+    "end",
+    default="latest",
+    show_default=True,
+    metavar="PLACE",
+    help="Latest, a time, offsets, or group:NAME for what that group has committed;"
+    " records before it without a report are lost.",
+)
+@click.option("--land", type=FILE, metavar="DIR", help="Keep what was read there.")
+@click.option(
+    "--follow",
+    metavar="GROUP",
+    help="While this group runs: report as a stream what is lost of what it has committed.",
+)
+@click.option("--once", is_flag=True, help="End --follow at the end of both topics.")
+@spark_options
+def audit_command(**options: Any) -> int:
+    """Judge what consumers did from the audit topic that they report to.
+
+    Finds what was lost, duplicated or out of order, writes of fenced members, and ranges held by
+    two members at once. Exit status 0 clean, 1 findings, 2 inconclusive.
+    """
+    return run_audit_command(SimpleNamespace(**options))
 
 
-def run_audit_command(args: argparse.Namespace) -> int:
+def run_audit_command(args: SimpleNamespace) -> int:
     """Run the audit and print its verdict."""
     try:
         options = read_pairs("--option", args.option)
-        with start_session("keylane audit", args) as spark:
+        with start_session("keylane audit", master=args.master, conf=args.conf) as spark:
             # Late: they need pyspark, and the session says so where it is missing.
             from keylane.pipeline.audit.job import AuditRequest, committed_place, run_audit
             from keylane.pipeline.brokers import SparkGroupOffsets
@@ -102,7 +107,7 @@ def run_audit_command(args: argparse.Namespace) -> int:
     return verdict.exit_code
 
 
-def follow(spark: SparkSession, args: argparse.Namespace, options: Mapping[str, str]) -> int:
+def follow(spark: SparkSession, args: SimpleNamespace, options: Mapping[str, str]) -> int:
     """Run the stream until it is stopped; 1 when something was lost, else 0."""
     from keylane.pipeline.audit.stream import Follower, coverage_stream
     from keylane.pipeline.brokers import SparkGroupOffsets

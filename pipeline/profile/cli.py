@@ -5,9 +5,11 @@ Exit codes: 0 done, 2 bad input or Spark failed (one line on stderr).
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Final
+
+import click
 
 from keylane.assignor.cut_planner import plan_ranges
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan
@@ -15,68 +17,78 @@ from keylane.embedded.resolve import print_progress
 from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.files import load_file
 from keylane.pipeline.arguments import (
-    add_kafka_arguments,
-    add_spark_arguments,
     fail,
+    kafka_options,
     read_pairs,
+    spark_options,
     start_session,
 )
+from keylane.usage import FILE, HELP_NAMES, expect_one
 
 if TYPE_CHECKING:
     from keylane.assignor.profile import LoadProfile
 
 LANES_DRAWN: Final = 16
+PLACE: Final = "Earliest, latest, a time (2026-11-21T08:00:00Z) or offsets (0:100,1:250)."
 
 
-def add_profile_command(jobs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `profile` to the jobs of `keylane spark`."""
-    parser = jobs.add_parser(
-        "profile",
-        help="what the keys of a topic weigh",
-        description="Count records and bytes over the hash space, and find the heaviest keys."
-        " Writes profile.json (for `keylane plan`), Parquet files and a picture.",
-    )
-    add_kafka_arguments(parser)
-    parser.add_argument("--topic", required=True, metavar="NAME")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR")
-    place = "earliest, latest, a time (2026-11-21T08:00:00Z) or offsets (0:100,1:250)"
-    parser.add_argument("--from", dest="start", default="earliest", metavar="PLACE", help=place)
-    parser.add_argument(
-        "--to", dest="end", default="latest", metavar="PLACE", help="same; exclusive"
-    )
-    parser.add_argument("--heavy", type=int, default=20, metavar="N", help="how many heavy keys")
-    parser.add_argument(
-        "--show-keys", action="store_true", help="write the heavy keys themselves, not only hashes"
-    )
-    parser.add_argument("--headers", action="store_true", help="count the bytes of headers, too")
-    drawn = parser.add_mutually_exclusive_group()
-    drawn.add_argument(
-        "--lanes", type=int, default=LANES_DRAWN, metavar="N", help="draw the best cut into N"
-    )
-    drawn.add_argument("--plan", type=Path, metavar="PLAN.JSON", help="draw this plan")
-    follow = parser.add_argument_group("a rolling profile, until it is ended")
-    follow.add_argument("--follow", action="store_true", help="go on with what is produced")
-    follow.add_argument("--checkpoint", type=Path, metavar="DIR", help="where to go on from")
-    follow.add_argument(
-        "--slice", type=int, default=600, metavar="SECONDS", help="(default: %(default)s)"
-    )
-    follow.add_argument(
-        "--slices", type=int, default=6, metavar="N", help="how many make up the profile"
-    )
-    follow.add_argument(
-        "--until-caught-up", action="store_true", help="end once all there is was counted"
-    )
-    add_spark_arguments(parser)
-    parser.set_defaults(run=run_profile_command)
+@click.command(
+    "profile", context_settings=dict(HELP_NAMES), short_help="What the keys of a topic weigh."
+)
+@kafka_options
+@click.option("--topic", required=True, metavar="NAME", help="The topic.")
+@click.option("--out", type=FILE, required=True, metavar="DIR", help="Folder for what is written.")
+@click.option("--from", "start", default="earliest", metavar="PLACE", help=PLACE)
+@click.option("--to", "end", default="latest", metavar="PLACE", help="The same; exclusive.")
+@click.option("--heavy", type=int, default=20, metavar="N", help="How many heavy keys.")
+@click.option("--show-keys", is_flag=True, help="Write the heavy keys themselves, not only hashes.")
+@click.option("--headers", is_flag=True, help="Count the bytes of headers, too.")
+@click.option(
+    "--lanes",
+    type=int,
+    metavar="N",
+    help=f"Draw the best cut into N ({LANES_DRAWN} when left out).",
+)
+@click.option("--plan", type=FILE, metavar="PLAN.JSON", help="Draw this plan.")
+@click.option("--follow", is_flag=True, help="Go on with what is produced: a rolling profile.")
+@click.option("--checkpoint", type=FILE, metavar="DIR", help="Where --follow goes on from.")
+@click.option(
+    "--slice",
+    type=int,
+    default=600,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between two slices of a rolling profile.",
+)
+@click.option(
+    "--slices",
+    type=int,
+    default=6,
+    show_default=True,
+    metavar="N",
+    help="How many slices make up the rolling profile.",
+)
+@click.option("--until-caught-up", is_flag=True, help="End --follow once all there is was counted.")
+@spark_options
+def profile_command(**options: Any) -> int:
+    """Count records and bytes over the hash space, and find the heaviest keys.
+
+    Writes profile.json (for `keylane plan`), Parquet files and a picture.
+    """
+    args = SimpleNamespace(**options)
+    expect_one({"--lanes": args.lanes, "--plan": args.plan}, is_needed=False)
+    args.lanes = LANES_DRAWN if args.lanes is None else args.lanes
+    return run_profile_command(args)
 
 
-def run_profile_command(args: argparse.Namespace) -> int:
+def run_profile_command(args: SimpleNamespace) -> int:
     """Profile, and write what was found."""
     try:
         _check(args)
         options = read_pairs("--option", args.option)
         plan = None if args.plan is None else _load_plan(args.plan, args.topic)
-        with start_session(f"keylane profile {args.topic}", args) as spark:
+        name = f"keylane profile {args.topic}"
+        with start_session(name, master=args.master, conf=args.conf) as spark:
             # Late: they need pyspark, and a session says so where it is missing.
             from keylane.pipeline.profile.loads import run_profile
             from keylane.pipeline.profile.rolling import SliceStore, run_rolling
@@ -116,7 +128,7 @@ def run_profile_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(args: SimpleNamespace) -> None:
     if args.follow and args.checkpoint is None:
         raise ConfigInvalid("--follow: needs --checkpoint")
     if args.follow and (args.show_keys or args.headers or args.start != "earliest"):
@@ -126,7 +138,7 @@ def _check(args: argparse.Namespace) -> None:
             raise ConfigInvalid(f"--{flag}: expected 1 or more")
 
 
-def _write(args: argparse.Namespace, profile: LoadProfile, plan: RangePlan | None) -> None:
+def _write(args: SimpleNamespace, profile: LoadProfile, plan: RangePlan | None) -> None:
     from keylane.pipeline.profile.loads import describe, save_profile
     from keylane.pipeline.profile.picture import draw_load, save_picture
 

@@ -121,8 +121,12 @@ class Cluster:
 
     async def refresh_topic(self, name: str) -> None:
         """Learn one topic by its physical name. Raises: UpstreamLost."""
+        await self.refresh_topics((name,))
+
+    async def refresh_topics(self, names: Collection[str]) -> None:
+        """Learn topics by their physical names, with one request. Raises: UpstreamLost."""
         async with self._refreshing:
-            await self._learn(await self._metadata(topics=(name,)))
+            await self._learn(await self._metadata(topics=tuple(names)))
 
     def seek_leader(self, topic: str, topic_id: uuid.UUID, partition: int, epoch: int) -> None:
         """Learn the next leader in the background: the one of this epoch leads no more.

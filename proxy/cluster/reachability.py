@@ -48,6 +48,8 @@ class Reach:
         """id_of: gives the id of the broker at an address, if one is known."""
         self._id_of, self._clock = id_of, clock
         self._states: dict[tuple[str, int], _State] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a broker is lost, or is reached again: as often as the log has it."""
 
     async def watch(self, host: str, port: int, opening: Awaitable[Link]) -> Link:
         """Await a connection and note how it ended. Raises: what it raises."""
@@ -59,6 +61,11 @@ class Reach:
             raise
         self._reached(host, port)
         return link
+
+    def is_away(self, host: str, port: int) -> bool:
+        """Return whether the last try to connect to an address has failed."""
+        state = self._states.get((host, port))
+        return state is not None and state.since_s is not None
 
     def turn_away(self, host: str, port: int) -> None:
         """Count a client that was not served, since this broker could not be reached."""
@@ -78,6 +85,7 @@ class Reach:
             "broker cannot be reached broker=%s address=%s:%d reason=%s",
             self._name(host, port), host, port, reason.removeprefix(f"broker at {host}:{port}: "),
         )  # fmt: skip
+        self.on_change()
 
     def _reached(self, host: str, port: int) -> None:
         state = self._state(host, port)
@@ -89,6 +97,7 @@ class Reach:
                 state.reached_s - state.since_s, state.turned_away,
             )  # fmt: skip
             state.turned_away = 0
+            self.on_change()
         state.since_s, state.is_logged = None, False
 
     def _state(self, host: str, port: int) -> _State:

@@ -136,9 +136,7 @@ class LogEnds:
         return now_s < self._silent_until_s.get(leader_id, now_s)
 
     async def _ask_offset(self, leader_id: int, view: View, partition: int, timestamp: int) -> int:
-        entry = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
-        topic = ListOffsetsTopic(name=TopicName(view.topic), partitions=(entry,))
-        request = ListOffsetsRequest(replica_id=CONSUMER, topics=(topic,))
+        request = offsets_request([(view.topic, partition)], timestamp)
         answer = await self._cluster.ask_broker(leader_id, request)
         found = answer.topics[0].partitions[0]
         if found.error_code != 0:
@@ -221,3 +219,18 @@ def _request(asked: Iterable[tuple[Question, int]]) -> OffsetForLeaderEpochReque
         for name, entries in by_topic.items()
     )
     return OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=topics)
+
+
+def offsets_request(places: Iterable[tuple[str, int]], timestamp: int) -> ListOffsetsRequest:
+    """Return a question for the offsets of (topic, partition): see `LogEnds.offset_at`."""
+    by_topic: dict[str, list[ListOffsetsPartition]] = {}
+    for topic, partition in places:
+        entry = ListOffsetsPartition(partition_index=i32(partition), timestamp=i64(timestamp))
+        by_topic.setdefault(topic, []).append(entry)
+    return ListOffsetsRequest(
+        replica_id=CONSUMER,
+        topics=tuple(
+            ListOffsetsTopic(name=TopicName(name), partitions=tuple(entries))
+            for name, entries in by_topic.items()
+        ),
+    )

@@ -32,6 +32,14 @@ class Pushing(NamedTuple):
     """Kafka's own offset as it will be; None: it will be deleted."""
     begun: OffsetState | None = None
     """The state before the draft, where the table has none yet: nothing is committed."""
+    is_reset: bool = False
+    """An admin sets all lanes: were the outcome lost, the offset alone would not say so."""
+
+    def needs_intent(self, state: OffsetState) -> bool:
+        """Return whether the journal has to hold the push before it is sent."""
+        if self.is_reset and self.offset != state.pushed:
+            return True
+        return needs_intent(state, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +69,7 @@ class PushJournal:
             state, intent = self.table.get(push.key), None
             if state is None and push.offset is not None:
                 state = push.begun
-            if state is not None and needs_intent(state, push.offset):
+            if state is not None and push.needs_intent(state):
                 intent = intent_of(state, push.draft, push.offset, now_ms)
                 if not self.table.intents.may_open(push.key, intent, self.clock()):
                     waiting.add(push.key)

@@ -1,8 +1,8 @@
 """Rights on the control port: by a client certificate, or by a bearer token.
 
-Source: RFC 6750 (Bearer), RFC 7617 (Basic), Fetch standard (Origin); of names in certificates
-RFC 2253 (subjects, as Kafka's SSL principals and `openssl -nameopt RFC2253` have them) and
-RFC 5280 4.2.1.6 (alternative names).
+Source: RFC 6750 (Bearer), RFC 7617 (Basic), Fetch standard (Origin), Fetch Metadata
+(Sec-Fetch-Site); of names in certificates RFC 2253 (subjects, as Kafka's SSL principals and
+`openssl -nameopt RFC2253` have them) and RFC 5280 4.2.1.6 (alternative names).
 
 A client with a certificate and a token may do what the better of them allows. Probes are open to
 all, since they hold no secret. A browser cannot be made to send a bearer token, so a token is also
@@ -31,8 +31,12 @@ from keylane.errors import ConfigInvalid
 from keylane.proxy.control.api.problems import Handler, Problem
 from keylane.proxy.net.security.secret_file import read_secret
 
+IDENTITY: Final = web.RequestKey("identity", str)
+"""The client's name, once the guard has let it in."""
 OPEN: Final = frozenset({"/healthz", "/livez", "/readyz"})
 SAFE: Final = frozenset({"GET", "HEAD"})
+OWN_SITES: Final = frozenset({"same-origin", "none"})
+"""Values of Sec-Fetch-Site for requests of our own page, and of a person."""
 TOKEN_LENGTH_MIN: Final = 16
 """Shorter ones can be guessed over the network."""
 CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="keylane", Basic realm="keylane"'}
@@ -98,25 +102,31 @@ class ControlGuard:
     async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Serve a request that may be served. Raises: Problem."""
         if request.path not in OPEN:
-            self.check(request)
+            request[IDENTITY] = self.check(request)
         return await handler(request)
 
-    def check(self, request: web.Request) -> None:
-        """Raises: Problem, when the request is refused."""
+    def check(self, request: web.Request) -> str:
+        """Return the client's name for the log: of its certificate, or of the token's key.
+
+        Raises: Problem, when the request is refused.
+        """
         if request.method not in SAFE and not _is_same_origin(request):
             raise Problem(HTTPStatus.FORBIDDEN, "a page of another origin asks for this")
-        if self._admin is None and not self._takes_certificates:
+        if not self.needs_role:
             if not is_loopback(_host_name(request.host)):
                 raise Problem(
                     HTTPStatus.FORBIDDEN,
                     "without control_token_file or control_client_ca: localhost and 127.0.0.1 only",
                 )
-            return
+            return f"an unnamed client at {request.remote}"
         names = self._certified(request)
-        role = max((self._roles.get(name, Role.NO_ROLE) for name in names), default=Role.NO_ROLE)
+        role = self._role_of_names(names)
+        identity = min((name for name in names if self._roles.get(name) is role), default="")
         needed = Role.READER if request.method in SAFE else Role.ADMIN
         if role < needed:
             role = max(role, self._role_of_token(request))
+            key = "control_token_file" if role is Role.ADMIN else "control_read_token_file"
+            identity = f"the token of {key} at {request.remote}"
         if role is Role.NO_ROLE:
             raise self._refusal(names)
         if role < needed:
@@ -124,6 +134,22 @@ class ControlGuard:
                 HTTPStatus.FORBIDDEN,
                 "control_readers, and the token of control_read_token_file, only read",
             )
+        return identity
+
+    @property
+    def needs_role(self) -> bool:
+        """Return whether a client needs a token or a certificate; else it is on this machine."""
+        return self._admin is not None or self._takes_certificates
+
+    def role_of(self, request: web.Request) -> Role:
+        """Return the best role that a client has. Raises: Problem (a token file cannot be read)."""
+        if not self.needs_role:
+            return Role.ADMIN
+        by_certificate = self._role_of_names(self._certified(request))
+        return max(by_certificate, self._role_of_token(request))
+
+    def _role_of_names(self, names: frozenset[str]) -> Role:
+        return max((self._roles.get(name, Role.NO_ROLE) for name in names), default=Role.NO_ROLE)
 
     def _certified(self, request: web.Request) -> frozenset[str]:
         """Names in the certificate of the connection; none without one, or when its time is over.
@@ -176,6 +202,11 @@ class ControlGuard:
         return [read_secret(key, file) for key, file in files.items() if file is not None]
 
 
+def identity_of(request: web.Request) -> str:
+    """Return the name of a client that was let in, for the log and the event line."""
+    return request.get(IDENTITY) or f"a client at {request.remote}"
+
+
 def _shown(authorization: str) -> str:
     """Return the token that a request shows; empty for none."""
     scheme, _, credentials = authorization.partition(" ")
@@ -190,7 +221,12 @@ def _shown(authorization: str) -> str:
 
 
 def _is_same_origin(request: web.Request) -> bool:
-    """Return whether the request is not from a page of another site."""
+    """Return whether the request is not from a page of another site.
+
+    A browser names the page's origin with each change; newer ones also say how it stands to ours.
+    """
+    if request.headers.get("Sec-Fetch-Site", "same-origin") not in OWN_SITES:
+        return False
     origin = request.headers.get("Origin")
     try:
         return origin is None or urlsplit(origin).netloc == request.host

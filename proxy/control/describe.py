@@ -5,10 +5,9 @@ Source: Kafka's kafka-consumer-groups, which shows the same of partitions (KIP-8
 
 from __future__ import annotations
 
-import asyncio
-import uuid
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from kio.schema.consumer_group_describe.v0.request import ConsumerGroupDescribeRequest
@@ -17,28 +16,31 @@ from kio.schema.errors import ErrorCode
 from kio.schema.types import GroupId
 
 from keylane.assignor.model import Lane
+from keylane.config.node import GroupRule
 from keylane.errors import UpstreamLost
 from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.group_offsets import GroupOffsets
-from keylane.proxy.control.holders import GroupHolding, read_holding
+from keylane.proxy.control.figures import BalanceReport, balance_report, figures_of
+from keylane.proxy.control.holders import CONSUMER, GroupHolding, read_holding
+from keylane.proxy.control.lane_reports import (
+    LaneDescriber,
+    LaneMeasures,
+    LaneReport,
+    Misplaced,
+)
 from keylane.proxy.control.progress import ProgressReport, progress_of
 from keylane.proxy.control.shares.describe import ShareDescriber
 from keylane.proxy.control.shares.report import ShareReport
+from keylane.proxy.groups.assignors import is_replaced
 from keylane.proxy.groups.consumer_group import ConsumerGroup
 from keylane.proxy.groups.consumer_groups import ConsumerGroups
 from keylane.proxy.groups.group_plans import Generations, Planned, identity_of
-from keylane.proxy.scans.lag import LaneTallies
-from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.topics.view import View
+from keylane.wire.header import ApiKey
 
 KEY_RANGE: Final = "key-range"
 DEAD: Final = "Dead"
 """State of groups that brokers do not know."""
-NO_OFFSET: Final = -1
-Misplaced = Callable[[uuid.UUID], Mapping[int, int]]
-"""Gives the offset of the first record in another partition than its key's, by partition."""
-LANES_AT_ONCE: Final = 256
-"""Lanes that are looked at, some 5 ms, before others are served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,31 +49,6 @@ class LaneName:
 
     topic: str
     lane_index: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneReport:
-    """One lane of the group."""
-
-    topic: str
-    lane_index: int
-    partition: int
-    key_range: tuple[int, int]
-    """Inclusive bounds in the hash space."""
-    member_id: str | None
-    committed: int | None
-    """Place where a member that takes the lane over starts; None: nothing was ever committed."""
-    committed_ms: int | None
-    """Time when a member last committed the lane, in ms since 1970; None: not since this start."""
-    log_end: int
-    lag: int | None
-    """Records of the lane from `committed` to the log end; None without a commit."""
-    lag_is_exact: bool
-    """False: `lag` is an estimate, or there is none."""
-    offset_lag: int | None
-    """Offsets from `committed` to the log end, those of other lanes too: what Kafka calls lag."""
-    bytes_per_s: float | None
-    records_per_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +68,16 @@ class MemberReport:
     lanes_lost: tuple[LaneName, ...] | None
     bypasses_keylane: bool = False
     """It connects to brokers directly, and has partitions; its lanes are all lanes of these."""
+    lag_is_exact: bool = False
+    lag_s: float | None = None
+    """Of its lane that is furthest behind."""
+    lag_s_is_exact: bool = False
+    records_per_s: float = 0.0
+    consumed_per_s: float | None = None
+    last_commit_ms: int | None = None
+    is_stuck: bool = False
+    """Records wait for it, and none of its lanes has moved on for a minute."""
+    stuck_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +127,19 @@ class GroupReport:
     """Of its topics by murmur2, as far as readers of this node have met such records."""
     share: ShareReport | None = None
     """Members and partitions of a share group, which has no lanes; None: it is none."""
+    client_assignor: str = ""
+    """The assignor that the group's clients have agreed on."""
+    balance: BalanceReport | None = None
+    """None: it has no members, or the load is not known."""
+    lag: int | None = None
+    """Records of lanes that have a commit; None: it has no lanes, or none with a commit."""
+    lag_is_exact: bool = False
+    lag_s: float | None = None
+    lag_s_is_exact: bool = False
+    bytes_per_s: float | None = None
+    records_per_s: float | None = None
+    consumed_per_s: float | None = None
+    last_commit_ms: int | None = None
 
 
 async def ask_group(cluster: Cluster, group: str, request: Any) -> tuple[int, Any]:
@@ -173,14 +173,6 @@ Holders = tuple[Mapping[Lane, str], Sequence[Any]]
 """Member ids by lane, and the members with their `member_id`, `client_id` and `client_host`."""
 
 
-class LaneMeasures(NamedTuple):
-    """Parts that know how fast lanes are, and how far behind."""
-
-    loads: LaneLoads
-    tallies: LaneTallies
-    misplaced: Misplaced
-
-
 class GroupDescriber:
     """Puts together what Kafka, the offset states and the readers know of a group."""
 
@@ -192,10 +184,15 @@ class GroupDescriber:
         generations: Generations,
         consumer_groups: ConsumerGroups,
         shares: ShareDescriber,
+        *,
+        rule_of: Callable[[str], GroupRule | None] = lambda _: None,
     ) -> None:
+        """rule_of: gives the rule for a group's assignor."""
         self._cluster, self._groups = cluster, groups
-        self._loads, self._tallies, self._misplaced = measures
+        self._lanes, self._misplaced = LaneDescriber(groups, measures), measures.misplaced
+        self._progress = measures.progress
         self._generations, self._consumer_groups = generations, consumer_groups
+        self._rule_of = rule_of
         self.shares = shares
         """Describes share groups."""
 
@@ -226,69 +223,76 @@ class GroupDescriber:
             groups=(GroupId(group),), include_authorized_operations=False
         )
         coordinator, described = await ask_group(self._cluster, group, request)
-        if described.group_state == DEAD:
-            return await self._describe_shares(group)  # brokers describe those apart
+        if described.group_state == DEAD:  # brokers describe those of newer protocols apart
+            return await self._describe_served(group, None) or await self._describe_shares(group)
         await self._groups.ready(group)
         owners, direct = self._holding(group, described)
-        views = await self._views(group, owners)
-        lanes = [lane for view in views for lane in await self._lanes(group, view, owners)]
+        views, lanes = await self._views_and_lanes(group, owners)
         planned = self._generations.planned(group)
-        return GroupReport(
+        refusal, client_assignor = (
+            self._generations.streams.refusal_of(group), str(described.protocol_data),
+        )  # fmt: skip
+        is_ours = (
+            bool(lanes)
+            and refusal is None
+            and described.protocol_type == CONSUMER
+            and is_replaced(client_assignor, self._rule_of(group))
+        )
+        report = GroupReport(
             group=group,
             state=str(described.group_state),
-            assignor=str(described.protocol_data),
+            assignor=KEY_RANGE if is_ours else client_assignor,
             coordinator=coordinator,
             generation_id=planned.generation_id if planned is not None else None,
-            refusal=self._generations.streams.refusal_of(group),
-            members=_members(described.members, lanes, planned, direct),
-            lanes=tuple(lanes),
+            refusal=refusal,
+            members=self._members(group, described.members, lanes, planned, direct),
+            lanes=lanes,
             progress=progress_of(self._groups.states_of(group).items()),
-            misplaced=tuple(
-                entry for view in views for entry in misplaced_of(view, self._misplaced)
-            ),
+            misplaced=self._find_misplaced(views),
+            client_assignor=client_assignor,
         )
+        return _with_figures(report, is_by_keylane=is_ours)
 
-    async def _describe_served(self, group: str, served: ConsumerGroup) -> GroupReport | None:
+    async def _describe_served(
+        self, group: str, served: ConsumerGroup | None
+    ) -> GroupReport | None:
         """Do as `describe` for a group of the consumer protocol, whose lanes keylane gives."""
         request = ConsumerGroupDescribeRequest(
             group_ids=(GroupId(group),), include_authorized_operations=False
         )
+        if served is None and not await self._has_consumer_groups(group):
+            return None
         coordinator, described = await ask_group(self._cluster, group, request)
         if described.error_code != ErrorCode.none:
             return None
         await self._groups.ready(group)
-        owners = _given(served)
-        names = {name: one.member_id for name, one in served.members.items()}
-        views = await self._views(group, owners)
-        lanes = [lane for view in views for lane in await self._lanes(group, view, owners)]
-        moves = [
-            MoveReport(
-                at_ms=move.at_ms,
-                topic=move.lane[0],
-                lane_index=move.lane[1],
-                from_member=names.get(move.giver, move.giver),
-                to_member=names.get(move.receiver, move.receiver),
-                reason=move.reason,
-            )
-            for move in reversed(served.moves)
-        ]
+        known = {} if served is None else served.members
+        owners = {} if served is None else _given(served)
+        views, lanes = await self._views_and_lanes(group, owners)
         entries = [_Entry.of(member) for member in described.members]
-        known = {one.member_id for one in served.members.values()}
-        foreign = {one.member_id for one in entries} - known
-        return GroupReport(
+        ids = {one.member_id for one in known.values()}
+        foreign = {one.member_id for one in entries} - ids if lanes else set()
+        client_assignor = str(described.assignor_name)
+        report = GroupReport(
             group=group,
             state=str(described.group_state),
-            assignor=KEY_RANGE,
+            assignor=KEY_RANGE if lanes else client_assignor,
             coordinator=coordinator,
-            generation_id=served.epoch,
-            members=_members(entries, lanes, None, foreign),
-            lanes=tuple(lanes),
-            moves=tuple(moves),
+            generation_id=int(described.group_epoch) if served is None else served.epoch,
+            members=self._members(group, entries, lanes, None, foreign),
+            lanes=lanes,
+            moves=() if served is None else _moves(served),
             progress=progress_of(self._groups.states_of(group).items()),
-            misplaced=tuple(
-                entry for view in views for entry in misplaced_of(view, self._misplaced)
-            ),
+            misplaced=self._find_misplaced(views),
+            client_assignor=client_assignor,
         )
+        return _with_figures(report, is_by_keylane=bool(lanes))
+
+    async def _has_consumer_groups(self, group: str) -> bool:
+        """Return whether the group's coordinator knows KIP-848. Raises: UpstreamLost."""
+        coordinator = await self._cluster.coordinator_of(group)
+        versions = await self._cluster.versions_of(coordinator)
+        return ApiKey.CONSUMER_GROUP_DESCRIBE in versions
 
     async def _describe_shares(self, group: str) -> GroupReport | None:
         """Do as `describe` for a group that may be a share group."""
@@ -310,52 +314,70 @@ class GroupDescriber:
         held = self._generations.held(group)
         return read_holding(described, held, self._cluster.registry)
 
-    async def _views(self, group: str, owners: Mapping[Lane, str]) -> list[View]:
-        """Views that members hold lanes of, or that the group has offsets on."""
+    async def _views_and_lanes(
+        self, group: str, owners: Mapping[Lane, str]
+    ) -> tuple[list[View], tuple[LaneReport, ...]]:
+        """Views that members hold lanes of, or that the group has offsets on, and their lanes."""
         registry = self._cluster.registry
         names = {topic for topic, _ in owners} | set(self._groups.topics_of(group))
         names |= set(self._groups.lane_names_of(group))
-        views = (registry.view(name) for name in sorted(names) if not registry.is_refused(name))
-        return [view for view in views if view is not None]
+        found = (registry.view(name) for name in sorted(names) if not registry.is_refused(name))
+        views = [view for view in found if view is not None]
+        lanes = [lane for view in views for lane in await self._lanes.describe(group, view, owners)]
+        return views, tuple(lanes)
 
-    async def _lanes(self, group: str, view: View, owners: Mapping[Lane, str]) -> list[LaneReport]:
-        ends = []
-        for partition in range(view.layout.partition_count):
-            end = await self._groups.log_end(view, partition)
-            # Blocks that were scanned since the broker was asked count as well.
-            ends.append(max(end, self._tallies.scanned_end(view, partition)))
-        bytes_per_s, records_per_s = self._loads.bytes_per_s(view), self._loads.records_per_s(view)
-        times, topic = self._groups.commit_times, (view.topic_id, view.name)
-        reports = []
-        for index in range(view.layout.index_count):
-            if index % LANES_AT_ONCE == 0:
-                await asyncio.sleep(0)  # clients are served between so many lanes
-            partition = view.partition_of(index)
-            (key_range,) = view.key_ranges(index)
-            state = self._groups.state_of(group, view, partition)
-            offset = state.position_of(key_range).offset if state is not None else NO_OFFSET
-            committed = None if offset == NO_OFFSET else offset
-            left = None
-            if committed is not None:
-                left = self._tallies.remaining(view, index, committed, ends[partition])
-            reports.append(
-                LaneReport(
-                    topic=view.name,
-                    lane_index=index,
-                    partition=partition,
-                    key_range=(key_range.lo, key_range.hi),
-                    member_id=owners.get((view.name, index)),
-                    committed=committed,
-                    committed_ms=times.last_ms(group, topic, index),
-                    log_end=ends[partition],
-                    lag=left.count if left is not None else None,
-                    lag_is_exact=left is not None and left.is_exact,
-                    offset_lag=None if committed is None else max(0, ends[partition] - committed),
-                    bytes_per_s=bytes_per_s.get(index),
-                    records_per_s=records_per_s.get(index),
-                )
+    def _find_misplaced(self, views: Iterable[View]) -> tuple[MisplacedReport, ...]:
+        return tuple(entry for view in views for entry in misplaced_of(view, self._misplaced))
+
+    def _members(
+        self,
+        group: str,
+        entries: Iterable[Any],
+        lanes: Iterable[LaneReport],
+        planned: Planned | None,
+        direct: Collection[str],
+    ) -> tuple[MemberReport, ...]:
+        owned: dict[str, list[LaneReport]] = {}
+        for lane in lanes:
+            if lane.member_id is not None:
+                owned.setdefault(lane.member_id, []).append(lane)
+        stuck = self._progress.of(group).stuck(time.monotonic())
+        return tuple(
+            replace(
+                _member(entry, owned.get(str(entry.member_id), ()), planned),
+                bypasses_keylane=str(entry.member_id) in direct,
+                is_stuck=str(entry.member_id) in stuck,
+                stuck_s=stuck.get(str(entry.member_id)),
             )
-        return reports
+            for entry in entries
+        )
+
+
+def _moves(served: ConsumerGroup) -> tuple[MoveReport, ...]:
+    names = {name: one.member_id for name, one in served.members.items()}
+    return tuple(
+        MoveReport(
+            at_ms=move.at_ms,
+            topic=move.lane[0],
+            lane_index=move.lane[1],
+            from_member=names.get(move.giver, move.giver),
+            to_member=names.get(move.receiver, move.receiver),
+            reason=move.reason,
+        )
+        for move in reversed(served.moves)
+    )
+
+
+def _with_figures(report: GroupReport, *, is_by_keylane: bool) -> GroupReport:
+    """Return the report with the figures of its lanes, if it has any."""
+    if not report.lanes:
+        return report
+    loads = [member.bytes_per_s for member in report.members]
+    return replace(
+        report,
+        balance=balance_report(loads, is_by_keylane=is_by_keylane),
+        **asdict(figures_of(report.lanes)),
+    )
 
 
 def _given(served: ConsumerGroup) -> dict[Lane, str]:
@@ -368,41 +390,22 @@ def misplaced_of(view: View, misplaced: Misplaced) -> tuple[MisplacedReport, ...
     return tuple(MisplacedReport(topic=view.topic, partition=p, offset=at) for p, at in found)
 
 
-def _members(
-    entries: Iterable[Any],
-    lanes: Iterable[LaneReport],
-    planned: Planned | None,
-    direct: Collection[str],
-) -> tuple[MemberReport, ...]:
-    owned: dict[str, list[LaneReport]] = {}
-    for lane in lanes:
-        if lane.member_id is not None:
-            owned.setdefault(lane.member_id, []).append(lane)
-    return tuple(
-        replace(
-            _member(entry, owned.get(str(entry.member_id), ()), planned),
-            bypasses_keylane=str(entry.member_id) in direct,
-        )
-        for entry in entries
-    )
-
-
 def _member(entry: Any, own: Collection[LaneReport], planned: Planned | None) -> MemberReport:
     member_id, instance_id = str(entry.member_id), entry.group_instance_id
     gained = lost = None
     identity = identity_of(member_id, instance_id)
     if planned is not None and identity in planned.lanes:
         gained, lost = _names(planned.gained.get(identity)), _names(planned.lost.get(identity))
+    figures = asdict(figures_of(own))
     return MemberReport(
         member_id=member_id,
         instance_id=instance_id,
         client_id=str(entry.client_id),
         host=str(entry.client_host),
         lane_count=len(own),
-        bytes_per_s=sum(lane.bytes_per_s or 0.0 for lane in own),
-        lag=sum(lane.lag or 0 for lane in own),
         lanes_gained=gained,
         lanes_lost=lost,
+        **{**figures, "lag": figures["lag"] or 0},
     )
 
 

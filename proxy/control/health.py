@@ -16,6 +16,7 @@ from aiohttp import web
 STARTING = "starting"
 READY = "ok"
 STOPPING = "stopping"
+DRAINING = "draining"
 
 
 @dataclass(slots=True)
@@ -25,6 +26,12 @@ class Health:
     state: str = STARTING
     missing: str | None = None
     """Reason why something cannot be served yet; clients get it in Kafka's own words."""
+
+    is_draining: Callable[[], bool] = lambda: False
+    """Says whether other nodes have the clients of this one, by an operator's wish.
+
+    Not of a drain alone: where all nodes drain, or the others have gone, this one serves.
+    """
 
     notes: list[Callable[[], Iterable[str]]] = field(default_factory=list)
     """Give lines on faults that an operator should see, and that do not keep it from serving."""
@@ -48,5 +55,6 @@ class Health:
         """
         missing = "" if self.missing is None else f"missing: {self.missing}\n"
         notes = "".join(f"{line}\n" for note in self.notes for line in note())
-        text = f"{self.state}\n{missing}{notes}"
-        return web.Response(text=text, status=200 if self.state == READY else 503)
+        state = DRAINING if self.state == READY and self.is_draining() else self.state
+        text = f"{state}\n{missing}{notes}"
+        return web.Response(text=text, status=200 if state == READY else 503)

@@ -6,12 +6,14 @@ decimal strings, because numbers beyond 2^53 do not survive JavaScript.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 import keylane
-from keylane.proxy.control.describe import GroupReport, LaneReport
+from keylane.proxy.control.describe import GroupReport
+from keylane.proxy.control.lane_reports import LaneReport
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.topics.view import View
@@ -28,6 +30,13 @@ GAUGES: Final = (
     *("filtering_bytes", "filtering_bytes_max"),
 )
 
+FIGURES: Final = (
+    *("lag_is_exact", "lag_s", "lag_s_is_exact", "consumed_per_s", "records_per_s"),
+    "last_commit_ms",
+)
+GROUP_FIGURES: Final = (*FIGURES, "lag", "bytes_per_s")
+MEMBER_FIGURES: Final = (*FIGURES, "is_stuck", "stuck_s")
+
 
 @dataclass(slots=True)
 class Rates:
@@ -37,13 +46,17 @@ class Rates:
     _before: dict[str, float] = field(default_factory=dict)
     _at_s: float = 0.0
 
-    def take(self, stats: ProxyStats) -> dict[str, float]:
-        """Per second since the last time; 0 the first time."""
+    def take(self, stats: ProxyStats) -> dict[str, float | None]:
+        """Per second since the last time; None the first time: no records would be another thing.
+
+        A counter that was set back has had none.
+        """
         now_s = self.clock()
         current = {name: float(getattr(stats, counter)) for name, counter in RATES.items()}
         elapsed_s = now_s - self._at_s
+        is_known = bool(self._before) and elapsed_s > 0
         rates = {
-            name: max(0.0, value - self._before.get(name, value)) / elapsed_s if elapsed_s else 0.0
+            name: round(max(0.0, value - self._before[name]) / elapsed_s, 1) if is_known else None
             for name, value in current.items()
         }
         self._before, self._at_s = current, now_s
@@ -75,21 +88,25 @@ def state_of(
     stats: ProxyStats,
     rates: Rates,
     groups_left_out: int,
+    old: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Figures of the node, loads of all lanes, and what groups do on them."""
+    """Figures of the node, loads of all lanes, and what groups do on them.
+
+    old: times in ms since 1970 of reports that are not of now, by group.
+    """
     listed = sorted(views, key=lambda view: view.name)
     counts = {view.name: view.layout.index_count for view in listed}
     return {
         "node": {
             "version": keylane.__version__,
             **{name: getattr(stats, name) for name in GAUGES},
-            **{name: round(value, 1) for name, value in rates.take(stats).items()},
+            **rates.take(stats),
         },
         "topics": [
             {"name": view.name, "bytes_per_s": _by_index(loads.bytes_per_s(view), view)}
             for view in listed
         ],
-        "groups": [_group(report, counts) for report in reports],
+        "groups": [_group(report, counts, old.get(report.group)) for report in reports],
         "groups_left_out": groups_left_out,
     }
 
@@ -114,7 +131,7 @@ def _by_index(rates: dict[int, float], view: View) -> list[int | None]:
     return [None if rate is None else round(rate) for rate in found]
 
 
-def _group(report: GroupReport, counts: dict[str, int]) -> dict[str, Any]:
+def _group(report: GroupReport, counts: dict[str, int], as_of_ms: int | None) -> dict[str, Any]:
     place = {member.member_id: number for number, member in enumerate(report.members)}
     by_topic: dict[str, list[LaneReport]] = {}
     for lane in report.lanes:
@@ -123,6 +140,13 @@ def _group(report: GroupReport, counts: dict[str, int]) -> dict[str, Any]:
         "name": report.group,
         "state": report.state,
         "assignor": report.assignor,
+        "client_assignor": report.client_assignor,
+        "generation_id": report.generation_id,
+        "refusal": report.refusal,
+        "is_old": as_of_ms is not None,
+        "as_of_ms": as_of_ms,
+        "balance": None if report.balance is None else asdict(report.balance),
+        **{name: _short(getattr(report, name)) for name in GROUP_FIGURES},
         "members": [
             {
                 "id": member.member_id,
@@ -133,6 +157,8 @@ def _group(report: GroupReport, counts: dict[str, int]) -> dict[str, Any]:
                 "lag": member.lag,
                 "gained": None if member.lanes_gained is None else len(member.lanes_gained),
                 "lost": None if member.lanes_lost is None else len(member.lanes_lost),
+                "bypasses_keylane": member.bypasses_keylane,
+                **{name: _short(getattr(member, name)) for name in MEMBER_FIGURES},
             }
             for member in report.members
         ],
@@ -149,9 +175,25 @@ def _lanes(
 ) -> dict[str, Any]:
     owner, is_exact = [NO_MEMBER] * count, [0] * count
     lag: list[int | None] = [None] * count
+    lag_s: list[float | None] = [None] * count
+    consumed: list[float | None] = [None] * count
     for lane in lanes:
         if lane.lane_index < count:
             owner[lane.lane_index] = place.get(lane.member_id or "", NO_MEMBER)
             lag[lane.lane_index] = lane.lag
+            lag_s[lane.lane_index] = lane.lag_s
+            consumed[lane.lane_index] = _short(lane.consumed_per_s)
             is_exact[lane.lane_index] = int(lane.lag_is_exact)
-    return {"name": name, "owner": owner, "lag": lag, "lag_is_exact": is_exact}
+    return {
+        "name": name,
+        "owner": owner,
+        "lag": lag,
+        "lag_is_exact": is_exact,
+        "lag_s": lag_s,
+        "consumed_per_s": consumed,
+    }
+
+
+def _short(value: Any) -> Any:
+    """Return a number with what a page shows of it."""
+    return round(value, 1) if isinstance(value, float) else value

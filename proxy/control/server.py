@@ -6,7 +6,7 @@ Source: docs/control-api.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from http import HTTPStatus
@@ -15,15 +15,17 @@ from typing import Any
 from aiohttp import web
 
 from keylane.config.node import split_address
-from keylane.errors import ConfigInvalid
+from keylane.errors import ConfigInvalid, reason_of
 from keylane.proxy.control.api.assignments import AssignmentHandlers, ClusterTopics
 from keylane.proxy.control.api.keys import KeyHandlers
 from keylane.proxy.control.api.openapi import describe
 from keylane.proxy.control.api.operations import READ, ControlOperation
+from keylane.proxy.control.api.overview import Overview, OverviewHandlers
 from keylane.proxy.control.api.problems import Problem, answer_problems
 from keylane.proxy.control.api.requests import BODY_BYTES_MAX
 from keylane.proxy.control.api.switches import SwitchHandlers
 from keylane.proxy.control.auth import ControlGuard
+from keylane.proxy.control.caller import CallerHandler
 from keylane.proxy.control.describe import GroupDescriber, GroupReport
 from keylane.proxy.control.door import BACKLOG, ControlDoor
 from keylane.proxy.control.health import Health
@@ -43,6 +45,7 @@ class Shown:
     describer: GroupDescriber
     topics: TopicDescriber
     live: LiveFeed
+    overview: Overview
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +70,24 @@ class ControlServer:
         topics: ClusterTopics,
         *,
         elsewhere: Callable[[str], str | None],
+        more: Sequence[ControlOperation] = (),
         access: Access,
     ) -> None:
-        """`elsewhere` gives the address of the node that serves a group; None: here."""
+        """`elsewhere` gives the address of the node that serves a group; None: here.
+
+        more: operations beside those on groups, topics, assignments and switches.
+        """
         self._connections, self._door = access.connections, access.door
         self._host, self._port = split_address(address)
         self._elsewhere, self._shown = elsewhere, shown
         self._listener: asyncio.Server | None = None
         self.operations: list[ControlOperation] = [
             *self._status_operations(),
+            *OverviewHandlers(shown.overview).operations(),
             *KeyHandlers(shown.topics).operations(),
             *AssignmentHandlers(settings, topics).operations(),
             *SwitchHandlers(settings).operations(),
+            *more,
         ]
         self._document = describe(self.operations)
         app = web.Application(
@@ -88,7 +97,7 @@ class ControlServer:
         app.on_response_prepare.append(self._connections.prepare)
         for operation in self.operations:
             app.router.add_route(operation.method, operation.path, operation.handler)
-        app.add_routes(shown.live.routes())
+        app.add_routes([*CallerHandler(access.guard).routes(), *shown.live.routes()])
         self._runner = web.AppRunner(app, access_log=None)
 
     @property
@@ -114,7 +123,7 @@ class ControlServer:
                 make, self._host, self._port, backlog=BACKLOG
             )
         except OSError as error:
-            raise ConfigInvalid(f"control: {self.address}: {error}") from None
+            raise ConfigInvalid(f"control: {self.address}: {reason_of(error)}") from None
         self._port = self._listener.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:

@@ -16,12 +16,9 @@ from keylane.errors import ConfigInvalid
 from keylane.keyrange.hash import HashName, positive_murmur2
 from keylane.proxy.control.api.assignments import ClusterTopics
 from keylane.proxy.control.api.problems import Problem
-from keylane.proxy.control.describe import (
-    Holders,
-    Misplaced,
-    MisplacedReport,
-    misplaced_of,
-)
+from keylane.proxy.control.describe import Holders, MisplacedReport, misplaced_of
+from keylane.proxy.control.lane_reports import Misplaced
+from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.proxy.topics.view import View
 
@@ -40,6 +37,11 @@ class TopicReport:
     hash: HashName
     misplaced: tuple[MisplacedReport, ...]
     """Met by readers of this node since its start; of topics by murmur2 only."""
+    bytes_per_s: float | None = None
+    """Flow into its lanes, as readers of this node have met it; None: it was not read here."""
+    records_per_s: float | None = None
+    group_count: int = 0
+    """Groups with offsets of its lanes at this node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,7 @@ class TopicDescriber:
         *,
         misplaced: Misplaced,
         groups: Callable[[uuid.UUID], Mapping[str, bool]],
+        loads: LaneLoads,
         ask: Callable[[str], Awaitable[Holders]],
     ) -> None:
         """`groups` gives groups that may read lanes of a topic, as far as this node knows.
@@ -105,7 +108,7 @@ class TopicDescriber:
         ask: returns what members of a group hold. Raises: UpstreamLost.
         """
         self._registry, self._topics, self._ask = registry, topics, ask
-        self._misplaced, self._groups = misplaced, groups
+        self._misplaced, self._groups, self._loads = misplaced, groups, loads
 
     def topics(self) -> TopicsReport:
         """Return the topics that have lanes under their own names."""
@@ -190,6 +193,9 @@ class TopicDescriber:
             lane_count=view.layout.lane_count,
             hash=view.layout.hash,
             misplaced=misplaced_of(view, self._misplaced),
+            bytes_per_s=_sum(self._loads.bytes_per_s(view)),
+            records_per_s=_sum(self._loads.records_per_s(view)),
+            group_count=sum(self._groups(view.topic_id).values()),
         )
 
 
@@ -203,3 +209,7 @@ def _lane_of(view: View | None, partition: int, key: bytes) -> int | None:
 def _index_of(view: View | None, partition: int, key: bytes) -> int | None:
     lane = _lane_of(view, partition, key)
     return None if lane is None or view is None else view.layout.lane_index(partition, lane)
+
+
+def _sum(rates: Mapping[int, float]) -> float | None:
+    return round(sum(rates.values()), 1) if rates else None

@@ -137,9 +137,8 @@ class ConsumerGroup:
         member.order, member.seen, member.is_away = word.order, self.turn, False
         self._ids.pop(member.member_id, None)
         self._ids[word.member_id] = identity
-        member.member_id, member.epoch = word.member_id, max(member.epoch, word.epoch)
-        if word.is_join:
-            member.epoch = word.epoch
+        member.member_id, member.client_id = word.member_id, word.client_id or member.client_id
+        member.epoch = word.epoch if word.is_join else max(member.epoch, word.epoch)
         self.epoch = max(self.epoch, word.epoch)
         self._take_subscription(member, word)
         if word.is_join:
@@ -299,14 +298,15 @@ class ConsumerGroup:
         self.planned_s = now_s
 
     def begin_plan(self) -> tuple[list[Member], str]:
-        """Return members for the assignor, and the reason of the plan.
-
-        A lane on its way belongs to its receiver.
-        """
+        """Return `plan_members`, and the reason of the plan."""
         reason = next((each for each in REASONS if each in self.reasons), LOAD)
         self.reasons.clear()
+        return self.plan_members(), reason
+
+    def plan_members(self) -> list[Member]:
+        """Return members for the assignor. A lane on its way belongs to its receiver."""
         planned = {lane for lanes in self.target.values() for lane in lanes}
-        members = [
+        return [
             Member(
                 member_id=identity,
                 topics=member.subscribed.names & self.topics.keys(),
@@ -317,7 +317,6 @@ class ConsumerGroup:
             )
             for identity, member in self.members.items()
         ]
-        return members, reason
 
     def set_target(self, plan: Plan, reason: str, now_s: float, now_ms: int) -> list[Move]:
         """Put a plan in place, unless members bypass keylane; return moves."""

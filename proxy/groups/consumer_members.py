@@ -71,6 +71,7 @@ class Word:
     group_epoch: int = -1
     """The group's newest epoch that was known when the heartbeat was sent."""
     instance_id: str | None = None
+    client_id: str = ""
     is_join: bool = False
     is_full: bool = False
     subscribed: Subscribed | None = None
@@ -121,6 +122,8 @@ class GroupMember:
     identity: str
     member_id: str
     instance_id: str | None = None
+    client_id: str = ""
+    """Its name to people; empty: not known since the start."""
     subscribed: Subscribed = NOTHING
     rack: str | None = None
     rebalance_timeout_s: float = 300.0

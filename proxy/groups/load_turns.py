@@ -78,6 +78,11 @@ class LoadTurns:
         known.is_asked, known.asked_s = True, now_s
         return True
 
+    def generation_of(self, group: str) -> int | None:
+        """Return the generation of the last heartbeat; None: none has passed, as far as known."""
+        known = self._groups.get(group)
+        return None if known is None else known.generation_id
+
     def is_asked(self, group: str, member_id: str, leader_id: str | None) -> bool:
         """Return whether this member is to join again; the first one, while no leader is known."""
         known = self._groups.get(group)

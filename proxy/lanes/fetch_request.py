@@ -10,6 +10,7 @@ import uuid
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from keylane.cache.lane_values import GapForm
 from keylane.keyrange.key_split import KeySplit
 from keylane.offsets.lineage import NO_EPOCH
 from keylane.wire.batch import CODEC_NONE
@@ -59,8 +60,7 @@ class LaneFetchRequest:
     """The client's connection."""
     user: str = ""
     """The client's principal, or its address where there is no principal."""
-    empty_as_control: bool = False
-    """True: an answer without a record of the lane is an empty control batch."""
+    gap_form: GapForm = GapForm.EMPTY
 
 
 class LaneAnswer(NamedTuple):

@@ -346,7 +346,7 @@ class LaneFetcher:
         answers = []
         for turn in poll.turns:
             reader, taken = turn.reader, turn.taken
-            records = taken.records(empty_as_control=request.empty_as_control)
+            records = taken.records(request.gap_form)
             error_code = size_bytes = 0
             if records:
                 size_bytes = sum(map(len, records))

@@ -12,7 +12,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, Protocol, cast
 
-from keylane.errors import BrokerUnreachable, FrameInvalid, KeylaneError, UpstreamLost
+from keylane.errors import (
+    BrokerUnreachable,
+    FrameInvalid,
+    KeylaneError,
+    UpstreamLost,
+    reason_of,
+)
 from keylane.proxy.net.answer_times import Address, Patience
 from keylane.proxy.net.framing import Frame, FrameReader
 from keylane.proxy.net.response_order import Buffers
@@ -84,7 +90,7 @@ class UpstreamLink(asyncio.BufferedProtocol):
                     lambda: cls(response_bytes_max=response_bytes_max), host, port, ssl=tls
                 )
         except (OSError, TimeoutError) as error:
-            reason = str(error) or "timed out"
+            reason = reason_of(error) or "timed out"
             raise BrokerUnreachable(f"broker at {host}:{port}: {reason}") from None
         return link
 

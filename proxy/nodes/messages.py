@@ -80,6 +80,7 @@ class _Node(_Model):
     control: Text = ""
     version: Text = ""
     lone: bool = False
+    is_draining: bool = False
     process: Text = ""
     journal: Int32 = 0
 

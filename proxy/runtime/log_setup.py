@@ -11,7 +11,8 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 log = logging.getLogger("keylane.kafka")
@@ -39,6 +40,20 @@ def set_up_logging(level: str) -> None:
     is_logged_whole = keylane.isEnabledFor(logging.DEBUG)
     library.propagate = is_logged_whole
     library.handlers = [] if is_logged_whole else [ClientTrouble()]
+
+
+@contextmanager
+def muted_log() -> Iterator[None]:
+    """Write no line of keylane, nor of the Kafka clients inside of it, while a command looks."""
+    loggers = [logging.getLogger(name) for name in ("keylane", LIBRARY)]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _on_loop(seconds: float, do: Callable[[], None]) -> None:

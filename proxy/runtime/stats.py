@@ -104,16 +104,17 @@ class ProxyStats:
     sessions: int = _gauge("Client connections open now.")
     sessions_opened: int = _counter("Client connections accepted.")
     sessions_refused: int = _counter(
-        "Client connections closed: wrong bytes, too many bytes, unread answers, or a bound."
+        "Client connections closed for invalid data, too much buffered data, not reading,"
+        " or exceeding a limit."
     )
     sessions_turned_away: int = _counter(
-        "Client connections closed since a broker that they need could not be reached."
+        "Client connections closed because a broker that they need could not be reached."
     )
     sessions_failed: int = _counter(
         "Client connections closed for a fault in a broker's answer or in keylane itself."
     )
     sessions_heavy: int = _counter(
-        "Client connections closed since their principal, or all together, held too many bytes."
+        "Client connections closed because their principal, or all together, held too many bytes."
     )
     tls_handshakes_failed: int = _counter("TLS handshakes of clients that did not succeed.")
     control_connections: int = _gauge("Connections of the control port open now.")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from keylane.config.node import ProxyConfig, split_address
+from keylane.config.origins import ORIGINS_VARIABLE, LoadedConfig
 from keylane.config.sources import ENVIRONMENT_PREFIX
 from keylane.proxy.runtime.memory_limit import find_memory_max
 from keylane.proxy.runtime.memory_plan import share_of_worker
@@ -57,17 +58,17 @@ def worker_config(config: ProxyConfig, index: int) -> ProxyConfig:
     )
 
 
-def run_workers(config: ProxyConfig) -> int:
+def run_workers(loaded: LoadedConfig) -> int:
     """Run all workers until SIGINT or SIGTERM. Exit code 0 after a clean stop, 2 or 1 else."""
     with tempfile.TemporaryDirectory(prefix="keylane-") as folder:
-        return asyncio.run(_Parent(config, Path(folder)).run())
+        return asyncio.run(_Parent(loaded, Path(folder)).run())
 
 
 class _Parent:
     """Starts the workers, starts those again that end, and ends all at a signal."""
 
-    def __init__(self, config: ProxyConfig, folder: Path) -> None:
-        self._config, self._folder = config, folder
+    def __init__(self, loaded: LoadedConfig, folder: Path) -> None:
+        self._loaded, self._config, self._folder = loaded, loaded.config, folder
         self._stopping = asyncio.Event()
         self._processes: dict[int, Process] = {}
         self._ready: set[int] = set()
@@ -111,13 +112,14 @@ class _Parent:
     async def _run_once(self, index: int) -> int:
         """Run a worker to its end; its exit code, negative for a signal."""
         path = self._folder / f"worker-{index}.yaml"
-        values = worker_config(self._config, index).model_dump(mode="json", exclude_unset=True)
+        config = worker_config(self._config, index)
+        values = config.model_dump(mode="json", exclude_unset=True)
         path.write_text(json.dumps(values), encoding="utf-8")  # JSON is YAML
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "keylane", "proxy", "--config", str(path), UNTIL_EOF),
             stdin=PIPE,  # it ends when this process does, however that ends
             stdout=PIPE,
-            env=_environment(),
+            env=_environment() | {ORIGINS_VARIABLE: self._loaded.text_for_worker(config)},
         )
         self._processes[index] = process
         log.info("worker started worker=%d pid=%d", index, process.pid)

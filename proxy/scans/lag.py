@@ -201,6 +201,25 @@ class PartitionTally:
         count += round(missing * self._density(cells))
         return Remaining(min(count, max(0, end - start)), is_exact)
 
+    def last_record(self, lane: int) -> int:
+        """Return the offset of the last record of a lane that was met; -1: there was none."""
+        cells = self._lanes[lane]
+        return cells.lasts[-1] if cells else -1
+
+    def first_open(self, lane: int, start: int) -> int:
+        """Return the first offset at or behind `start` that may hold a record of a lane.
+
+        Gaps of the lane are passed as far as they were scanned.
+        """
+        cells = self._lanes[lane]
+        place = bisect_left(cells.lasts, start)
+        if place == len(cells):
+            place_end = bisect_right(self._starts, start) - 1
+            is_scanned = place_end >= 0 and start < self._ends[place_end]
+            return self._ends[place_end] if is_scanned else start
+        first = cells.firsts[place]
+        return first if first > start and not self.gaps(start, first) else start
+
     def truncate(self, end: int) -> None:
         """Forget what is at or behind `end`, where a new leader has cut the log."""
         # The number of records that are left of a cut cell is unknown: the cell goes as a whole,
@@ -317,6 +336,16 @@ class LaneTallies(SplitTable[PartitionTally]):
         tally = self._by_split.get(view.partition_split(partition))
         tally = tally or PartitionTally(view.layout.lane_count)
         return tally.remaining(view.output_of(index), start, end)
+
+    def first_open(self, view: View, index: int, start: int) -> int:
+        """Return the first offset at or behind `start` that may hold a record of a lane."""
+        tally = self._by_split.get(view.partition_split(view.partition_of(index)))
+        return start if tally is None else tally.first_open(view.output_of(index), start)
+
+    def has_records(self, view: View, index: int, start: int) -> bool:
+        """Return whether a record of a lane was surely met at or behind an offset."""
+        tally = self._by_split.get(view.partition_split(view.partition_of(index)))
+        return tally is not None and tally.last_record(view.output_of(index)) >= start
 
     def _make(self, key: PartitionSplit) -> PartitionTally:
         return PartitionTally(key.key_split.output_count)

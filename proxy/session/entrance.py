@@ -109,6 +109,10 @@ class Entrance:
     def __iter__(self) -> Iterator[ClientSession]:
         return iter(list(self.sessions))
 
+    def count(self) -> int:
+        """Return the number of sessions."""
+        return len(self.sessions)
+
     def hooks(
         self,
         *,
@@ -197,6 +201,15 @@ class Entrance:
                 unread_s=self._config.unread_timeout_s,
             )
             session.note_held()
+
+    def lead_away(self, now_s: float, *, within_s: float) -> None:
+        """Have all connections end between two requests, one after the other.
+
+        Their clients look for brokers anew, and are sent to other nodes.
+        """
+        count = len(self.sessions)
+        for index, session in enumerate(self):
+            session.end_by(now_s + within_s * (index + 1) / count)
 
     async def drain(self, reason: str, *, timeout_s: float) -> None:
         """Take no more requests, answer those under way, close."""

@@ -138,6 +138,10 @@ class ClientSession(asyncio.BufferedProtocol):
         if self.is_idle:
             self.close(reason)
 
+    def end_by(self, time_s: float) -> None:
+        """Have the connection end between two requests, at this time or before."""
+        self._ends_s = min(self._ends_s, time_s)
+
     def check_timeouts(
         self, now_s: float, *, frame_s: float, idle_s: float, unread_s: float = math.inf
     ) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ParamSpec
 
-from keylane.config.node import ProxyConfig
+from keylane.config.origins import LoadedConfig
 from keylane.errors import KeylaneError
 from keylane.journal.epochs import next_epoch
 from keylane.journal.own_topic import OwnTopicClients
@@ -24,10 +24,13 @@ from keylane.proxy.cluster.cluster import Broker, Cluster
 from keylane.proxy.cluster.partition_source import UpstreamSource
 from keylane.proxy.commits.forgetting import Forgetting, KeptElsewhere
 from keylane.proxy.commits.group_offsets import GroupOffsets
-from keylane.proxy.control.describe import GroupDescriber, LaneMeasures
+from keylane.proxy.control.describe import GroupDescriber
 from keylane.proxy.control.health import Health
+from keylane.proxy.control.lane_reports import LaneMeasures
 from keylane.proxy.control.server import ControlServer
 from keylane.proxy.control.shares.describe import ShareDescriber
+from keylane.proxy.control.watch.log_ends import LogEndBook
+from keylane.proxy.control.watch.progress import ProgressBook
 from keylane.proxy.lanes.fetcher import FetchLimits, LaneFetcher
 from keylane.proxy.lanes.split_io import ScannedBlock, ScanSeams
 from keylane.proxy.net.listeners import Listeners
@@ -51,9 +54,12 @@ from keylane.proxy.share.handovers import HandOvers
 from keylane.proxy.share.held_bytes import HeldBytes
 from keylane.proxy.share.kit import ShareKit
 from keylane.proxy.share.lease_view import LeaseView
-from keylane.proxy.startup.control_setup import ControlBase, Upkeep, make_control
+from keylane.proxy.startup.control_base import ControlBase, Upkeep, note_faults
+from keylane.proxy.startup.control_setup import make_control
 from keylane.proxy.startup.group_start import GroupStart
+from keylane.proxy.startup.node_drain import OwnNode
 from keylane.proxy.startup.node_parts import NodeParts
+from keylane.proxy.startup.overview_setup import Tasks, make_watch
 from keylane.proxy.topics.placement import Placement, is_placed_here
 from keylane.proxy.topics.settings_store import SettingsStore
 from keylane.proxy.topics.switches import SwitchBoard
@@ -94,15 +100,18 @@ class Parts:
     group_start: GroupStart
     control: ControlServer | None
     """None: there is no control port."""
+    watch: Tasks
+    """Tasks that sample for the control port, by name."""
 
 
-def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
+def build(loaded: LoadedConfig, calls: ServerCalls) -> Parts:
     """Make the parts of a node. Raises: ConfigInvalid."""
     stats, health, upkeep = ProxyStats(), Health(), Upkeep(SetAside(time.monotonic), Watched())
-    config, plan = fit_memory(config)
+    config, plan = fit_memory(loaded.config)
     cluster = Cluster(config, stats, on_brokers=calls.on_brokers, on_grown=calls.rejoin)
     budget = budget_of(raise_limit(), config)
-    base = ControlBase(config, stats, cluster, health, upkeep, budget.control)
+    base = ControlBase(loaded, config, stats, cluster, health, upkeep, budget.control)
+    note_faults(upkeep, base.event_log)
     memory = MemoryWatch(config, plan, stats)
     entrance = Entrance(config, stats, connections_max=budget.clients)
     # A seat is asked for the rights of groups, and publishes what stands on them.
@@ -127,6 +136,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         ordered=build_ordered(base, fetcher, own_topics, placement, nodes.lease_view(), feed),
         clock=time.monotonic,
         placement=placement,
+        event_log=base.event_log,
     )
     settings = SettingsStore(
         own_topics,
@@ -134,10 +144,7 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
         switches=shared.switches,
         next_epoch=partial(next_epoch, cluster),
     )
-    control: ControlServer | None = None
-    if config.control is not None:
-        describer = build_describer(shared, tallies)
-        control = make_control(config.control, describer, base, shared, settings, nodes.group)
+    control, watch = build_control(base, shared, tallies, settings, nodes, entrance.count)
     return Parts(
         base=base,
         memory=memory,
@@ -155,7 +162,30 @@ def build(config: ProxyConfig, calls: ServerCalls) -> Parts:
             cluster, groups, settings, lone=nodes.seat, health=health, on_failed=calls.on_failed
         ),
         control=control,
+        watch=watch,
     )
+
+
+def build_control(
+    base: ControlBase,
+    shared: Shared,
+    tallies: LaneTallies,
+    settings: SettingsStore,
+    nodes: NodeParts,
+    connections: Callable[[], int],
+) -> tuple[ControlServer | None, Tasks]:
+    """Return the control server, and the tasks that sample for it; none without a control port.
+
+    connections: gives the number of clients' connections.
+    """
+    if base.config.control is None:
+        return None, {}
+    log_ends, misplaced = LogEndBook(base.cluster), shared.fetcher.misplaced.of
+    measures = LaneMeasures(shared.loads, tallies, misplaced, log_ends, ProgressBook())
+    describer = build_describer(shared, measures)
+    watch = make_watch(describer, measures, base, shared, nodes)
+    node = OwnNode(nodes, shared, connections)
+    return make_control(base, shared, settings, nodes.group, describer, watch, node), watch.tasks
 
 
 def own_topic_clients(base: ControlBase) -> OwnTopicClients:
@@ -261,7 +291,7 @@ def build_ordered(
         hand_overs = HandOvers(
             base.config.node,
             feed.publish,
-            has_others=lambda: len(placement.numbers) > 1,
+            has_others=lambda: placement.has_others,
             clock=time.monotonic,
         )
         feed.on_note = hand_overs.take_in
@@ -303,15 +333,16 @@ def note_past(groups: GroupOffsets, cluster: Cluster, block: ScannedBlock) -> No
         groups.scans.note_past(block, led[1])
 
 
-def build_describer(shared: Shared, tallies: LaneTallies) -> GroupDescriber:
+def build_describer(shared: Shared, measures: LaneMeasures) -> GroupDescriber:
     """Return what describes groups on their lanes."""
     return GroupDescriber(
         shared.cluster,
         shared.groups,
-        LaneMeasures(shared.loads, tallies, shared.fetcher.misplaced.of),
+        measures,
         shared.generations,
         shared.consumer_groups,
         ShareDescriber(shared.cluster, shared.ordered, shared.placement),
+        rule_of=shared.config.group_rule,
     )
 
 

@@ -3,85 +3,48 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
-from keylane.config.node import ProxyConfig
-from keylane.config.own_names import OWN_TOPICS
-from keylane.journal.set_aside import SetAside
 from keylane.proxy.apis.shared.context import Shared
-from keylane.proxy.cluster.cluster import Cluster
+from keylane.proxy.control.api.actions import ActionHandlers
 from keylane.proxy.control.api.assignments import ClusterTopics
+from keylane.proxy.control.api.config import ConfigHandlers
+from keylane.proxy.control.api.drains import DrainedNode, DrainHandlers
+from keylane.proxy.control.api.operations import ControlOperation
 from keylane.proxy.control.auth import ControlGuard
 from keylane.proxy.control.describe import GroupDescriber
 from keylane.proxy.control.door import make_door
 from keylane.proxy.control.gauges import GroupGauges, NodeGauges
-from keylane.proxy.control.health import Health
 from keylane.proxy.control.live_feed import LiveFeed
 from keylane.proxy.control.metrics import Exposition, Look, Source
 from keylane.proxy.control.server import Access, ControlServer, Shown
 from keylane.proxy.control.shares.gauges import ShareGauges
 from keylane.proxy.control.shares.windows import look_at_windows
 from keylane.proxy.control.topics import TopicDescriber
+from keylane.proxy.control.watch.gauges import SampledGauges
 from keylane.proxy.net.security.tls_listener import TlsDoor
 from keylane.proxy.nodes.group import NodeGroup
-from keylane.proxy.runtime.stats import COUNTER, GAUGE, ProxyStats, Sample
+from keylane.proxy.runtime.event_log import Kind
+from keylane.proxy.startup.control_base import ControlBase, now_ms
+from keylane.proxy.startup.group_actions import OwnActions
+from keylane.proxy.startup.overview_setup import Watch
 from keylane.proxy.topics.settings_store import SettingsStore
-from keylane.tasks import Watched
 
-SET_ASIDE = "Records of keylane's own topics that were set aside since the start."
 HANDSHAKE_S_MAX = 10.0
-RESTARTS = "Times that a task of keylane failed and was restarted."
-RESTING = "Failed tasks that wait for their restart."
-
-
-@dataclass(frozen=True, slots=True)
-class Upkeep:
-    """Faults inside that were survived: for `/readyz`, and for metrics."""
-
-    set_aside: SetAside
-    watched: Watched
-
-    def lines(self) -> list[str]:
-        """Return lines for `/readyz`."""
-        return self.watched.lines() + self.set_aside.lines()
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield samples for metrics."""
-        for topic in sorted(OWN_TOPICS):
-            labels, count = (("topic", topic),), self.set_aside.counts[topic]
-            yield Sample("keylane_records_set_aside", GAUGE, SET_ASIDE, labels, count)
-        for task, count in sorted(self.watched.restarts.items()):
-            yield Sample(
-                "keylane_tasks_restarted_total", COUNTER, RESTARTS, (("task", task),), count
-            )
-        yield Sample("keylane_tasks_resting", GAUGE, RESTING, (), len(self.watched.resting))
-
-
-@dataclass(frozen=True, slots=True)
-class ControlBase:
-    """Parts of a node that the others stand on, and what its control port shows of them."""
-
-    config: ProxyConfig
-    stats: ProxyStats
-    cluster: Cluster
-    health: Health
-    upkeep: Upkeep
-    connections_max: int
-    """On the control port."""
 
 
 def make_control(
-    address: str,
-    describer: GroupDescriber,
     base: ControlBase,
     shared: Shared,
     settings: SettingsStore,
     nodes: NodeGroup | None,
+    describer: GroupDescriber,
+    watch: Watch,
+    node: DrainedNode,
 ) -> ControlServer:
-    """Return the control server of a node. Raises: ConfigInvalid."""
+    """Return the control server of a node that has one. Raises: ConfigInvalid."""
     config, stats, cluster = base.config, base.stats, base.cluster
+    assert config.control is not None, "asked for a control port"
     door = None
     if cluster.security.control is not None:
         door = TlsDoor(  # as many handshakes at once as connections
@@ -92,12 +55,6 @@ def make_control(
             timeout_s=min(config.frame_timeout_s, HANDSHAKE_S_MAX),
         )
 
-    def lane_groups() -> list[str]:
-        """Groups that have joined here, then those that have offsets of lanes."""
-        joined = sorted({*shared.generations.groups(), *shared.consumer_groups.names()})
-        known = sorted({key.group for key, _ in shared.groups.states()}.difference(joined))
-        return joined + known
-
     cluster_topics = ClusterTopics(cluster)
     topics = make_topics(describer, cluster_topics, shared)
     live = LiveFeed(
@@ -105,16 +62,25 @@ def make_control(
         shared.loads,
         stats,
         views=cluster.registry.views.values,
-        groups=lane_groups,
+        groups=lambda: lane_groups(shared),
         share_groups=describer.shares.groups,
+        overview=watch.overview,
     )
     base.health.notes.append(base.upkeep.lines)
     return ControlServer(
-        address,
-        Shown(make_exposition(base, shared, nodes), base.health, describer, topics, live),
+        config.control,
+        Shown(
+            make_exposition(base, shared, nodes, watch),
+            base.health,
+            describer,
+            topics,
+            live,
+            watch.overview,
+        ),
         settings,
         cluster_topics,
         elsewhere=shared.placement.control_of_group,
+        more=more_operations(base, shared, node),
         access=Access(
             guard=ControlGuard(config),
             door=door,
@@ -127,11 +93,40 @@ def make_control(
     )
 
 
-def make_exposition(base: ControlBase, shared: Shared, nodes: NodeGroup | None) -> Exposition:
+def more_operations(base: ControlBase, shared: Shared, node: DrainedNode) -> list[ControlOperation]:
+    """Return the operations of parts that the server knows nothing of."""
+
+    def note(text: str, group: str | None) -> None:
+        base.event_log.note(Kind.ACTION, text, group=group)
+
+    elsewhere = shared.placement.control_of_group
+    return [
+        *ConfigHandlers(base.loaded, base.config, shared.switches).operations(),
+        *ActionHandlers(OwnActions(shared), elsewhere=elsewhere, note=note).operations(),
+        *DrainHandlers(node, note).operations(),
+    ]
+
+
+def lane_groups(shared: Shared) -> list[str]:
+    """Return groups that have joined here, then those that have offsets of lanes."""
+    joined = sorted({*shared.generations.groups(), *shared.consumer_groups.names()})
+    known = sorted({key.group for key, _ in shared.groups.states()}.difference(joined))
+    return joined + known
+
+
+def make_exposition(
+    base: ControlBase, shared: Shared, nodes: NodeGroup | None, watch: Watch
+) -> Exposition:
     """Return the metrics of a node."""
     config, fetcher, ordered = base.config, shared.fetcher, shared.ordered
     gauges = GroupGauges(shared.groups.states, fetcher.log_ends, fetcher.lane_count)
-    sources: list[Source] = [base.stats.samples, gauges.samples, base.upkeep.samples]
+    sampled = SampledGauges(lambda: watch.sampler.summaries, now_ms)
+    sources: list[Source] = [
+        base.stats.samples,
+        gauges.samples,
+        sampled.samples,
+        base.upkeep.samples,
+    ]
     looks: list[Look] = []
     if nodes is not None and config.node is not None:
         registry = base.cluster.registry
@@ -162,5 +157,6 @@ def make_topics(describer: GroupDescriber, topics: ClusterTopics, shared: Shared
         topics,
         misplaced=shared.fetcher.misplaced.of,
         groups=topic_groups,
+        loads=shared.loads,
         ask=describer.holders,
     )

@@ -5,7 +5,7 @@ Source: docs/decisions/020, 030, 033.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from keylane import __version__
@@ -19,10 +19,13 @@ from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.nodes.lone_seat import LoneSeat
 from keylane.proxy.nodes.node_secrets import NodeSecrets
 from keylane.proxy.nodes.process_mark import make_mark
+from keylane.proxy.runtime.event_log import Kind, Severity
 from keylane.proxy.share.lease_view import LeaseView
-from keylane.proxy.startup.control_setup import ControlBase
+from keylane.proxy.startup.control_base import ControlBase, now_ms
+from keylane.proxy.topics.node_roll import NodeRoll
 from keylane.proxy.topics.node_values import Membership, NodeInfo
 
+DISPUTES_NOTED_MAX: Final = 5
 ANY_HOST: Final = ("0.0.0.0", "::")  # noqa: S104 - replaced in messages
 
 
@@ -44,7 +47,12 @@ class NodeParts:
         self._config, self._cluster, self._stats = base.config, base.cluster, base.stats
         self._secrets = NodeSecrets(base.config.node_secret_file)
         self._shared, self._control = shared, control
+        self._note_event = base.event_log.note
+        self.roll = NodeRoll(now_ms, base.event_log.note)
+        """Nodes that were there lately."""
         self.group = None if base.config.node is None else self._make_group()
+        self.is_draining = False
+        """This node is to get no groups and no clients; not kept over a restart."""
         is_alone = base.config.node is None and not base.config.beside_others
         self.seat = self._make_seat(on_failed) if is_alone else None
 
@@ -78,8 +86,21 @@ class NodeParts:
             return LeaseView()
         return LeaseView(has_lease=group.has_lease, has_time=group.has_time, breaks=group.breaks)
 
+    def set_draining(self, *, is_draining: bool) -> bool:
+        """Publish whether this node drains; False: it has said so already."""
+        if self.group is None or self.is_draining == is_draining:
+            return False
+        self.is_draining = is_draining
+        self.group.rejoin()
+        return True
+
     async def _drain(self) -> None:
         await self._shared().groups.drain()
+
+    def control_address(self) -> str:
+        """Return `host:port` of this node's control port; empty: it has none."""
+        control = self._control()
+        return "" if control is None else control.address
 
     def _count_stranger(self) -> None:
         self._stats.node_strangers += 1
@@ -115,13 +136,34 @@ class NodeParts:
             control=url,
             version=__version__,
             journal=FORMAT,
+            is_draining=self.is_draining,
         )
 
     def _on_membership(self, membership: Membership) -> None:
         """Take in a new agreement of the nodes: members, and the owners of groups."""
-        shared = self._shared()
+        shared, registry = self._shared(), self._cluster.registry
+        self.roll.update(membership)
+        before = registry.disputes.among(registry.topics)
         shared.update_nodes(membership)
+        self._note_disputes(before, registry.disputes.among(registry.topics))
         self._stats.node_generations += 1
         shared.groups.note_readers(node.journal for node in membership.nodes)
         shared.groups.drop_lost()
         shared.ordered.take_offers()
+
+    def _note_disputes(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+        """Publish topics that are refused from now on, because nodes do not agree on them."""
+        begun = [topic for topic in now if topic not in before]
+        for topic in begun[:DISPUTES_NOTED_MAX]:
+            self._note_event(
+                Kind.REFUSED,
+                f"Topic {topic} is refused: {now[topic]}.",
+                severity=Severity.ERROR,
+                topic=topic,
+            )
+        if len(begun) > DISPUTES_NOTED_MAX:
+            self._note_event(
+                Kind.REFUSED,
+                f"{len(begun)} topics are refused, because nodes do not agree on their lanes.",
+                severity=Severity.ERROR,
+            )

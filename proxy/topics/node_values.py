@@ -5,7 +5,7 @@ Source: docs/decisions/020, 022.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,6 +57,8 @@ class NodeInfo:
     """True: it was given no number and has to be the only node; `number` then means nothing."""
     journal: int = 0
     """Format of the journal that it can read: `offsets.journal.FORMAT`."""
+    is_draining: bool = False
+    """True: it is to get no groups and no clients, as it is about to be stopped."""
     process: str = ""
     """Mark of a lone node's process (`process_mark`); empty: not known."""
 
@@ -99,6 +101,11 @@ class Membership:
     owners: tuple[int, ...]
     """By partition of `__individual_commit_offsets`: the number of the node that serves it."""
 
+    @property
+    def serving(self) -> tuple[int, ...]:
+        """Return the nodes that get groups and clients, ascending. If all drain, none does."""
+        return serving_nodes(self.nodes)
+
     def node(self, number: int) -> NodeInfo | None:
         """Return the node with this number; None when there is none."""
         return next((node for node in self.nodes if node.number == number), None)
@@ -106,3 +113,13 @@ class Membership:
     def owned_by(self, number: int) -> frozenset[int]:
         """Return the IC partitions that a node serves."""
         return frozenset(p for p, owner in enumerate(self.owners) if owner == number)
+
+
+def serving_nodes(nodes: Iterable[NodeInfo]) -> tuple[int, ...]:
+    """Return the numbers of nodes that get groups and clients, ascending.
+
+    If all of them drain, all serve: groups are never without a node for that.
+    """
+    known = sorted(nodes, key=lambda node: node.number)
+    serving = tuple(node.number for node in known if not node.is_draining)
+    return serving or tuple(node.number for node in known)

@@ -32,7 +32,8 @@ class Placement:
     """Places of clients. The lone node (number None) changes neither ids nor addresses.
 
     Invariants: this node is always among the nodes; all nodes that know the same membership
-    place everything alike, since they go by its content alone.
+    place everything alike, since they go by its content alone. No client is sent to a node that
+    drains, as long as another one serves.
     """
 
     def __init__(self, number: int | None = None) -> None:
@@ -40,6 +41,7 @@ class Placement:
         self.is_alone: Final = number is None
         self._nodes: dict[int, NodeInfo | None] = {} if number is None else {number: None}
         self._owners: tuple[int, ...] = ()
+        self._serving: tuple[int, ...] = tuple(self._nodes)
         self._cached: BoundedDict[tuple[str, int], Sequence[int]] = BoundedDict(TOPICS_CACHED_MAX)
 
     def update(self, membership: Membership) -> Placement:
@@ -47,17 +49,35 @@ class Placement:
         assert self.number is not None, "the lone node has no other"
         before = Placement(self.number)
         before._nodes, before._owners = self._nodes, self._owners
+        before._serving = self._serving
         found: dict[int, NodeInfo | None] = {self.number: None}
         found.update({node.number: node for node in membership.nodes})
         self._nodes = dict(sorted(found.items()))
         self._owners = membership.owners
+        serving = {*membership.serving, *self._nodes.keys() - {n.number for n in membership.nodes}}
+        self._serving = tuple(sorted(serving))
         self._cached.clear()
         return before
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Return all known nodes, ascending; none for the lone node."""
-        return tuple(self._nodes)
+        """Return the nodes that clients are sent to, ascending; none for the lone node."""
+        return self._serving
+
+    @property
+    def has_others(self) -> bool:
+        """Return whether another node is known, which may drain."""
+        return len(self._nodes) > 1
+
+    @property
+    def home(self) -> int | None:
+        """Return the node that clients are sent to for what any node can do; None: the lone one.
+
+        It is this node, or the first one that serves while this one drains.
+        """
+        if self.is_alone or self.number in self._serving:
+            return self.number
+        return self._serving[0]
 
     # Broker ids.
     def virtual_id(self, number: int | None, broker_id: int) -> int:
@@ -76,6 +96,17 @@ class Placement:
     def own_id(self, broker_id: int) -> int:
         """Return the id of a broker at this node, for clients."""
         return self.virtual_id(self.number, broker_id)
+
+    def home_id(self, broker_id: int) -> int:
+        """Return the id of a broker where any node would do, for clients."""
+        return self.virtual_id(self.home, broker_id)
+
+    def home_place(self, broker_id: int, own: Address) -> tuple[int, Address]:
+        """Return (virtual id, address) of a broker where any node would do; own: at this node."""
+        home = self._address(self.home, broker_id, own)
+        if home is None:  # that node has no listener for it yet
+            return self.own_id(broker_id), own
+        return self.home_id(broker_id), home
 
     def split_id(self, virtual_id: int) -> tuple[int | None, int]:
         """Return (node number, broker id) of a virtual id; no number at the lone node."""
@@ -96,7 +127,7 @@ class Placement:
         if self.is_alone:
             return [] if own is None else [(broker_id, own)]
         found = []
-        for number in self._nodes:
+        for number in self.numbers:
             address = self._address(number, broker_id, own)
             if address is not None:
                 found.append((self.virtual_id(number, broker_id), address))
@@ -133,6 +164,19 @@ class Placement:
         owner = self._owners[ic_partition(group, len(self._owners))]
         return owner if owner in self._nodes else None
 
+    def knows(self, number: int) -> bool:
+        """Return whether there is a node of this number, whether or not it drains."""
+        return number in self._nodes
+
+    def partitions_of(self, number: int) -> int:
+        """Return how many partitions of the journal a node serves."""
+        return self._owners.count(number)
+
+    @property
+    def is_led_away(self) -> bool:
+        """Return whether clients of this node are sent to others, since it drains."""
+        return self.home != self.number
+
     def control_of_group(self, group: str) -> str | None:
         """Return the control URL of the node that serves a group; None: this node, or none."""
         return self.control_of(self.node_of_group(group))
@@ -163,10 +207,10 @@ class Placement:
         if partition >= 0 and count <= PARTITIONS_MAX:
             number = self._places(topic, count)[partition]
         else:
-            number = _best(topic, partition, self._nodes)
+            number = _best(topic, partition, self.numbers)
         if leader_id < 0 or self._reaches(number, leader_id):
             return number
-        able = [other for other in self._nodes if self._reaches(other, leader_id)]
+        able = [other for other in self.numbers if self._reaches(other, leader_id)]
         if not able:
             return self.number  # where its listener is tried for before an answer names the broker
         return _best(topic, partition, able)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import pytest
 import yaml
 
-from tools.helm import HelmMissing, find_helm
+from tests.programs import find_or_skip
+from tools.go_tools import HELM
 
 CHART: Final = Path(__file__).resolve().parents[2] / "helm" / "keylane"
 VALUE_SETS: Final = sorted((CHART / "ci").glob("*-values.yaml"))
@@ -31,10 +31,7 @@ class Renderer:
     """The chart, with Helm at hand."""
 
     def __init__(self) -> None:
-        try:
-            self._helm = find_helm()
-        except HelmMissing as error:
-            pytest.skip(f"no helm: {error}")
+        self._helm = find_or_skip(HELM)
 
     def template(self, values: Mapping[str, Any] | Path = MINIMAL) -> list[Object]:
         """Return every object. Raises: RenderFailed."""
@@ -48,6 +45,10 @@ class Renderer:
     def lint(self, values: Path) -> str:
         """Return Helm's findings about the chart. Raises: RenderFailed."""
         return self._run("lint", "--strict", str(CHART), "--values", str(values))
+
+    def release(self, command: str, kubeconfig: Path, *args: str) -> str:
+        """`helm install` or `helm upgrade` at a cluster; its output. Raises: RenderFailed."""
+        return self._run(command, RELEASE, str(CHART), "--kubeconfig", str(kubeconfig), *args)
 
     @staticmethod
     def _values(values: Mapping[str, Any] | Path) -> tuple[str, str]:

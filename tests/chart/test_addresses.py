@@ -66,7 +66,7 @@ def nodes(objects: list[Object], folder: Path) -> Iterator[tuple[str, ProxyConfi
             for name, value in variables.items()
             if name.removeprefix("KEYLANE_").lower() in ProxyConfig.model_fields
         }
-        yield f"{full}-{number}", load_config(path=path, environment=known, flags={})
+        yield f"{full}-{number}", load_config(path=path, environment=known, flags={}).config
 
 
 def lead(objects: list[Object], host: str, port: int) -> Place:

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from keylane.proxy.runtime.stats import COUNTER, HISTOGRAM
 from tools.gen_docs import samples_of_all
+from tools.release import read_urls
 
 from .rendering import CHART, MINIMAL, Renderer, find
 
@@ -22,6 +23,8 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 RULES: Final = yaml.safe_load((CHART / "rules" / "keylane.yaml").read_text(encoding="utf-8"))
 DASHBOARD: Final = json.loads((CHART / "dashboards" / "keylane.json").read_text(encoding="utf-8"))
 OPERATIONS: Final = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+OPERATIONS_URL: Final = f"{read_urls()['Homepage']}/operations.html"
+"""Of docs/operations.md on the project's site."""
 VARIABLES: Final = {"$__rate_interval": "5m", "$job": ".*", "$instance": ".*"}
 OF_THE_TARGET: Final = {"job", "instance", "namespace"}
 """Labels that Prometheus adds to each sample; its operator the last one."""
@@ -116,7 +119,7 @@ def test_labels_that_are_grouped_by_exist(expression: str) -> None:
 
 
 def test_texts_name_labels_that_are_there() -> None:
-    """`{{...}}` of legends, and `$labels` of summaries, are labels of what was asked."""
+    """`{{...}}` of legends, and `$labels` of annotations, are labels of what was asked."""
     wrong = []
     for expression, legend in targets():
         names = {selector.name for selector, _ in walk(promql_parser.parse(expression))}
@@ -125,7 +128,7 @@ def test_texts_name_labels_that_are_there() -> None:
     for rule in alerts():
         names = {selector.name for selector, _ in walk(promql_parser.parse(rule["expr"]))}
         labels = set().union(*(KINDS[name][1] for name in names)) | OF_THE_TARGET
-        used = re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])
+        used = re.findall(r"\$labels\.(\w+)", " ".join(rule["annotations"].values()))
         wrong += [f"{rule['alert']}: {name}" for name in used if name not in labels]
 
     assert wrong == []
@@ -140,8 +143,21 @@ def test_every_alert_has_its_paragraph() -> None:
     assert sorted(reported) == sorted(names)
     for rule in alerts():
         link = rule["annotations"]["runbook_url"]
-        assert link == f"docs/operations.md#{rule['alert'].lower()}"
+        assert link == f"{OPERATIONS_URL}#{rule['alert'].lower()}"
         assert rule["labels"]["severity"] in {"critical", "warning"}
+
+
+def test_every_alert_says_what_to_do_first() -> None:
+    """A description is two sentences at least, ends as one, and names a first step."""
+    texts = {rule["alert"]: rule["annotations"]["description"] for rule in alerts()}
+
+    for name, text in texts.items():
+        assert len(re.findall(r"[.:] [A-Z`]|\.$", text)) >= 2, name
+        assert text.endswith("."), name
+        assert re.search(
+            r"\b(first|Look|Restart|Run|Find|Read|Check|report|Raise|log names)\b", text
+        ), name
+    assert len(set(texts.values())) == len(texts)
 
 
 def test_every_metric_of_the_page_is_watched() -> None:
@@ -196,13 +212,13 @@ def test_the_chart_carries_both(chart: Renderer) -> None:
     objects = chart.template(
         {
             **MINIMAL,
-            "prometheusRule": {"enabled": True, "runbook": "https://wiki/ops"},
+            "prometheusRule": {"enabled": True, "runbookBase": "https://wiki/ops"},
             "dashboard": {"enabled": True},
         }
     )
 
     rules = find(objects, "PrometheusRule")["spec"]
     carried = json.loads(find(objects, "ConfigMap", "keylane-dashboard")["data"]["keylane.json"])
-    expected = json.loads(json.dumps(RULES).replace("docs/operations.md", "https://wiki/ops"))
+    expected = json.loads(json.dumps(RULES).replace(OPERATIONS_URL, "https://wiki/ops"))
     assert rules == expected
     assert carried == DASHBOARD

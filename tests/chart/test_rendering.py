@@ -95,7 +95,7 @@ def test_keylane_reads_the_configuration(rendered: list[Object], tmp_path: Path)
         path=path,
         environment={key: value for key, value in environment.items() if value is not None},
         flags={},
-    )
+    ).config
 
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert config.listen == f"0.0.0.0:{ports['kafka']}"
@@ -147,7 +147,7 @@ def test_memory_fits_the_bounds(rendered: list[Object], tmp_path: Path) -> None:
     """keylane starts within 15/16 of the limit, with nothing lowered; the limit is requested."""
     path = tmp_path / "keylane.yaml"
     path.write_text(configuration(rendered))
-    config = load_config(path=path, environment={}, flags={})
+    config = load_config(path=path, environment={}, flags={}).config
     resources = node_container(rendered)["resources"]
     limit = resources["limits"]["memory"]
     cpus = math.ceil(float(resources["requests"]["cpu"]))
@@ -169,7 +169,7 @@ def test_kubernetes_waits_for_the_drain(rendered: list[Object], tmp_path: Path) 
     """The grace period holds preStop, leaving, the drain and the close of the journal."""
     path = tmp_path / "keylane.yaml"
     path.write_text(configuration(rendered))
-    config = load_config(path=path, environment={}, flags={})
+    config = load_config(path=path, environment={}, flags={}).config
     stop = node_container(rendered).get("lifecycle", {}).get("preStop")
 
     grace_s = node_pod(rendered)["spec"]["terminationGracePeriodSeconds"]
@@ -191,7 +191,7 @@ def test_nothing_runs_as_root(rendered: list[Object]) -> None:
         assert pod["enableServiceLinks"] is False
         assert pod["securityContext"]["runAsNonRoot"] is True
         assert pod["securityContext"]["runAsUser"] > 0
-        for container in pod["containers"]:
+        for container in [*pod.get("initContainers", ()), *pod["containers"]]:
             context = container["securityContext"]
             assert context["readOnlyRootFilesystem"] is True
             assert context["allowPrivilegeEscalation"] is False

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import pytest
 import yaml
 
+from keylane.cli.main import keylane as cli
 from keylane.config.sources import load_config
 from keylane.proxy.net.security.secret_file import read_secrets
 from keylane.proxy.runtime.memory_plan import PARTS, plan_memory
@@ -41,6 +43,7 @@ def with_values(**values: Any) -> dict[str, Any]:
     return {**MINIMAL, **values}
 
 
+SECRET_MOUNTS: Final = [{"name": "tls", "secretName": "tls", "mountPath": "/etc/keylane/tls"}]
 SNI: Final[Mapping[str, Any]] = {
     "kind": "TLSRoute",
     "pattern": "n{node}-b{broker}.x",
@@ -72,6 +75,23 @@ def with_control_tls(**values: Any) -> dict[str, Any]:
         (with_values(replcas=1), r"replcas"),
         (with_values(config={"bootstrap": "kafka"}), r"bootstrap"),
         (with_values(config={"bootstrap": "k:1", "listen": "0.0.0.0:1"}), r"listen"),
+        (
+            with_values(config={"bootstrap": "k:1", "lanez": 1}),
+            "at '/config': additional properties 'lanez' not allowed",
+        ),
+        (
+            with_values(config={"bootstrap": "k:1", "lanes": [{"topic": "orders", "lane": 4}]}),
+            "at '/config/lanes/0': additional properties 'lane' not allowed",
+        ),
+        (
+            with_values(config={"bootstrap": "k:1", "lanes": {"orders": 0}}),
+            "at '/config/lanes/orders': minimum: got 0, want 1",
+        ),
+        (
+            with_values(config={"bootstrap": "k:1", "memory_max": "1 GiB"}),
+            "at '/config/memory_max': got string, want",
+        ),
+        (with_values(prometheusRule={"runbookBase": "docs/operations.md"}), "runbookBase"),
         (with_values(nodes={"serviceType": "Ingress"}), r"serviceType"),
         (with_values(nodes={"serviceType": "LoadBalancer"}), "nodes.advertise: needed"),
         (
@@ -173,8 +193,9 @@ def test_a_changed_configuration_is_a_new_pod(chart: Renderer) -> None:
 
 
 def test_configuration_passes_through_as_it_is(chart: Renderer) -> None:
-    """Keys that the chart does not know reach the file, large numbers whole."""
-    config = {"bootstrap": "k:1", "cache_bytes_max": 2**40, "later": {"deep": [1, "two", None]}}
+    """Keys of keylane reach the file as they are, large numbers whole, rules with their fields."""
+    rules = [{"topic": "shop-*", "lanes": 4, "reserve_message_value": False}]
+    config = {"bootstrap": "k:1", "cache_bytes_max": 2**40, "lanes": rules, "drain_timeout_s": 0.5}
 
     written = yaml.safe_load(configuration(chart.template({"config": config})))
 
@@ -210,7 +231,7 @@ def test_a_limit_of_the_users_own(chart: Renderer, tmp_path: Path) -> None:
     objects = chart.template({**values, "resources": resources})
     path = tmp_path / "keylane.yaml"
     path.write_text(configuration(objects))
-    config = load_config(path=path, environment={}, flags={})
+    config = load_config(path=path, environment={}, flags={}).config
 
     assert node_container(objects)["resources"]["limits"] == {"memory": "640Mi"}
     assert config.model_fields_set & PARTS.keys() == {"cache_bytes_max"}
@@ -240,6 +261,21 @@ def test_a_bound_of_the_users_own_is_in_the_limit(
     own = limit_mi({"config": {"bootstrap": "k:1", **config}})
 
     assert abs(own - limit_mi(MINIMAL) - more_mi) <= 1
+
+
+def test_the_check_sees_what_the_node_sees(chart: Renderer) -> None:
+    """`check.beforeStart`: the same image, variables and files, and a command of keylane."""
+    values = {**with_control_tls(), "secretMounts": SECRET_MOUNTS, "check": {"beforeStart": True}}
+    pod = node_pod(chart.template(values))["spec"]
+    (check,), (node,) = pod["initContainers"], pod["containers"]
+
+    command, arguments = check["args"][0], check["args"][1:]
+
+    assert arguments == node["args"][1:]
+    assert cli.get_command(click.Context(cli), command) is not None
+    for key in ("image", "env", "volumeMounts", "securityContext", "resources"):
+        assert check[key] == node[key], key
+    assert "initContainers" not in node_pod(chart.template())["spec"]
 
 
 def test_probes_ask_the_control_port(chart: Renderer) -> None:

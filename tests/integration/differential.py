@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import uuid
@@ -60,6 +61,8 @@ class Side:
         self, api_key: int, version: int, body: bytes, *, timeout_s: float = TIMEOUT_S
     ) -> bytes | str:
         """The answer's body, or what happened instead."""
+        if self._is_ended():
+            self.close()
         if self._socket is None:
             self._socket = socket.create_connection(split_address(self.address), TIMEOUT_S)
         self._socket.settimeout(timeout_s)
@@ -73,6 +76,16 @@ class Side:
             self.close()
             return CLOSED
         return frame[find_response_body(frame, 0, api_key, version) :]
+
+    def _is_ended(self) -> bool:
+        """Return whether the other end closed it since the last answer, as an idle one."""
+        if self._socket is None:
+            return False
+        readable, _, _ = select.select([self._socket], [], [], 0)
+        try:
+            return bool(readable) and not self._socket.recv(1, socket.MSG_PEEK)
+        except ConnectionError:
+            return True
 
     def close(self) -> None:
         """End the connection."""

@@ -16,14 +16,19 @@ TICK_S: Final = 0.01
 
 
 @contextmanager
-def steady_flow(bootstrap: str, topic: str, per_s: int) -> Iterator[list[str]]:
-    """Produce numbered values of all keys at an even rate until the block ends."""
+def steady_flow(
+    bootstrap: str, topic: str, per_s: int, **settings: str | int
+) -> Iterator[list[str]]:
+    """Produce numbered values of all keys at an even rate until the block ends.
+
+    settings: more of the producer's.
+    """
     values: list[str] = []
 
     def run(stopping: threading.Event) -> None:
         # Without, a broker that is killed has batches written in another order.
         options = {"enable.idempotence": True, "partitioner": "murmur2_random"}
-        producer = Producer({"bootstrap.servers": bootstrap, **options})
+        producer = Producer({"bootstrap.servers": bootstrap, **options, **settings})
         rng, numbers = random.Random(1), dict.fromkeys(KEYS, 0)
         began_s, sent = time.monotonic(), 0
         while not stopping.wait(TICK_S):

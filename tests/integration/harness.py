@@ -285,9 +285,10 @@ class Group:
         """End all members, cleanly first."""
         for process in self.processes.values():
             process.terminate()
+        deadline_s = time.monotonic() + 20 * PATIENCE
         for process in self.processes.values():
             try:
-                process.wait(20 * PATIENCE)
+                process.wait(max(0.1, deadline_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

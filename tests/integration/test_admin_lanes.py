@@ -286,6 +286,7 @@ def test_configuration_is_that_of_the_topic(kafka, shared_keylane, topic, java) 
     assert f"{throttled}=1:1,3:1,5:1,7:1 " in configs(shared_keylane.bootstrap, name, "--describe")
 
 
+@pytest.mark.long
 def test_share_groups_have_whole_partitions(kafka, shared_keylane, topic, java) -> None:
     """kafka-share-groups resets what its lanes agree on; a lane name is refused with a reason."""
     name = topic("lanes4", partitions=PARTITIONS)

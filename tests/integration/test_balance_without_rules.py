@@ -59,7 +59,7 @@ def the_same_again(bootstrap: str, topic: str) -> Callable[[threading.Event], No
         (("aiokafka", "confluent", "kafka-python"), "roundrobin"),
         pytest.param(("confluent",), COOPERATIVE, marks=pytest.mark.long),
         pytest.param(("java",), JAVA + "RangeAssignor", marks=pytest.mark.long),
-        (("confluent",), None),
+        pytest.param(("confluent",), None, marks=pytest.mark.long),
     ],
     ids=["all", "cooperative", "java", "consumer protocol"],
 )
@@ -115,6 +115,7 @@ def test_a_rule_keeps_the_clients_assignor(kafka, keylane, topic) -> None:
     assert metric(proxy.control, "keylane_rebalances_asked_total") == 0
 
 
+@pytest.mark.long
 def test_a_restarted_keylane_finds_the_lanes_of_eager_members(kafka, keylane, topic) -> None:
     """Their client dealt them out before an upgrade, say: a third member takes from both.
 

@@ -15,7 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy
 import pytest
@@ -25,7 +25,14 @@ from confluent_kafka.admin import AdminClient
 from keylane.embedded import EmbeddedKafka
 from keylane.embedded.child import GuardedChild
 from keylane.embedded.ports import find_free_port
-from tests.chart.rendering import Object, Renderer, configuration, find, node_container
+from tests.chart.rendering import (
+    Object,
+    Renderer,
+    configuration,
+    find,
+    node_container,
+    node_pod,
+)
 from tests.integration.harness import Group, produce
 from tests.integration.keylane_process import BROKER_PORTS, READY_TIMEOUT_S
 from tests.integration.nodes import NODE_ID_STEP
@@ -77,7 +84,7 @@ class Kubelet:
     """Does with one pod what a kubelet does: files of volumes, variables, start, stop."""
 
     def __init__(self, objects: list[Object], folder: Path, index: int, ports: Object) -> None:
-        self._objects, self._folder = objects, folder
+        self.objects, self._folder = objects, folder
         self._index, self.ip = index, f"127.0.0.{1 + index}"
         self.bootstrap = f"{self.ip}:{ports['kafka']}"
         self.control = f"{self.ip}:{ports['control']}"
@@ -86,11 +93,11 @@ class Kubelet:
 
     def write_volumes(self) -> None:
         """ConfigMap and Secret as files, below the folder in place of the root."""
-        text = configuration(self._objects).replace("/etc/", f"{self._folder}/etc/")
+        text = configuration(self.objects).replace("/etc/", f"{self._folder}/etc/")
         text = text.replace("0.0.0.0", self.ip)  # noqa: S104 - of a pod, not of this machine
         self._write("etc/keylane/keylane.yaml", text)
         for secret, place in (("control", "keylane-control"), ("nodes", "keylane-nodes")):
-            made = find(self._objects, "Secret", f"keylane-{secret}")
+            made = find(self.objects, "Secret", f"keylane-{secret}")
             for name, value in made["data"].items():
                 self._write(f"etc/{place}/{name}", base64.b64decode(value).decode())
 
@@ -277,6 +284,42 @@ def test_the_rendered_chart_serves_a_group(pods, image, kafka, topic, tmp_path) 
         assert pod.stop() == 0
 
 
+def test_a_pod_checks_before_it_starts(image, kafka, topic, tmp_path) -> None:
+    """The init container ends well with brokers, and with 1 and a line about them without."""
+    name = topic("lanes4", partitions=2)
+    ports = {"kafka": find_free_port(in_a_row=BROKER_PORTS), "control": find_free_port()}
+    ended: list[Any] = []
+
+    for bootstrap in (kafka, f"127.0.0.1:{find_free_port()}"):
+        values = {
+            "config": {"bootstrap": bootstrap, "lanes": {name: 4}},
+            "ports": ports,
+            "brokers": {"ids": [1, 2, 3]},
+            "nodes": {"advertise": "$(POD_IP)"},
+            "check": {"beforeStart": True},
+        }
+        pod = Kubelet(Renderer().template(values), tmp_path / str(len(ended)), 0, ports)
+        (pod.container,) = node_pod(pod.objects)["spec"]["initContainers"]
+        pod.write_volumes()
+        environment = {**os.environ, **pod.environment(image)}
+        ended.append(
+            subprocess.run(
+                pod.command(image),
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+        )
+
+    (well, ill) = ended
+    assert (well.returncode, ill.returncode) == (0, 1), (well.stdout, ill.stderr)
+    assert name in well.stdout
+    assert "no broker can be reached" in ill.stdout
+
+
+@pytest.mark.long
 def test_a_roll_out_stops_no_consumption(pods, image, kafka, topic) -> None:
     """Each pod is replaced in turn, the last first, as a StatefulSet does; the group goes on."""
     name = topic("lanes4", partitions=4)
@@ -325,6 +368,7 @@ def test_pods_read_their_ranges_and_are_replaced(pods, image, kafka, topic) -> N
     assert set(values) <= set(seen)
 
 
+@pytest.mark.long
 def test_helm_test_passes_and_fails(pods) -> None:
     """The pod of `helm test` ends well beside nodes that serve, and not when one has stopped."""
     rendered = Renderer().template({"config": {"bootstrap": "kafka:9092"}})

@@ -125,6 +125,7 @@ async def test_a_group_goes_on_when_its_dead_member_is_gone(kafka, keylane, topi
     assert "the group has too many ranges" not in proxy.log, "the client says it, not the proxy"
 
 
+@pytest.mark.long
 async def test_a_group_of_the_consumer_protocol_goes_on(tmp_path, keylane) -> None:
     """The same, where the broker's settings have the session's length."""
     with EmbeddedKafka(tmp_path / "kafka", properties=QUICK) as broker:

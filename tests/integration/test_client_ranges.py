@@ -159,9 +159,9 @@ async def test_a_lane_that_is_paused_falls_behind_with_its_log(
         first = KeyRange(0, (HASH_MAX + 1) // 4 - 1)
         keys = [key for key in KEYS if not first.contains(key_hash(key.encode()))]
         await read(consumer, 5 * len(keys))
-        while any(consumer.current_lag(part) for part in others):
+        # The end that an answer says may be older than the last record.
+        while any(map(consumer.current_lag, others)) or consumer.current_lag(paused) != 100:
             assert not await consumer.getmany(timeout_ms=100)
-        assert consumer.current_lag(paused) == 100
         assert len(others) == 3
         assert consumer.metrics()["records_behind"] == 100
 
@@ -258,8 +258,15 @@ async def test_a_topic_that_may_not_be_shared_ends_the_read(kafka, keylane, topi
             await consumer.getmany(timeout_ms=1000 * WAIT_S)
 
 
-@pytest.mark.parametrize("protocol", ["consumer", "classic"])
-@pytest.mark.parametrize("sharer_first", [False, True])
+@pytest.mark.parametrize(
+    ("sharer_first", "protocol"),
+    [
+        (False, "consumer"),
+        pytest.param(False, "classic", marks=pytest.mark.long),
+        pytest.param(True, "consumer", marks=pytest.mark.long),
+        (True, "classic"),
+    ],
+)
 async def test_a_member_that_shares_nothing_gets_whole_partitions(
     kafka, keylane, topic, group, protocol, *, sharer_first
 ) -> None:

@@ -49,7 +49,7 @@ class Load(threading.Thread):
         self.join(30)
 
 
-@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+@pytest.mark.parametrize("protocol", ["consumer", pytest.param("classic", marks=pytest.mark.long)])
 def test_a_rolling_restart_repeats_nothing(kafka, keylane, topic, protocol) -> None:
     """Three processes, each replaced in turn: every record once, its key in order, none lost."""
     name: str = topic("orders", partitions=1)

@@ -28,6 +28,7 @@ LIBRDKAFKA = "reconnect.backoff.max.ms=1000,metadata.recovery.strategy=none"
 """Members come back before their session ends, and do not hang (docs/clients.md)."""
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1000)  # sixteen members on a busy machine
 def test_eight_java_and_eight_librdkafka_members(tmp_path) -> None:
     """Members, a node and the broker are killed: nothing lost, or again once committed.

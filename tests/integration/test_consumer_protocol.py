@@ -229,6 +229,7 @@ def test_an_upgrade_with_all_members_stopped_keeps_offsets(kafka, shared_keylane
         assert group.seen.values() == dict.fromkeys(more, 1)
 
 
+@pytest.mark.long
 def test_a_rolling_bounce_to_lanes_and_back(quick_kafka, keylane, quick_topic) -> None:
     """One member after the other moves to keylane under load, and back: no key at two members.
 

@@ -52,7 +52,7 @@ def processes_of(mark: str) -> list[psutil.Process]:
     "args",
     [
         pytest.param((), id="lanes"),
-        pytest.param(("--workers",), id="workers"),
+        pytest.param(("--workers",), id="workers", marks=pytest.mark.long),
         pytest.param(("--direct", "--partitions", "12"), id="direct", marks=pytest.mark.long),
     ],
 )

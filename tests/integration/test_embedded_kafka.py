@@ -77,8 +77,8 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 
         assert second.returncode == 1
         assert second.stderr == (
-            f"keylane: the data folder {tmp_path} is in use by process {os.getpid()}, which runs"
-            " Kafka on it; stop that process, or choose another folder\n"
+            f"keylane kafka: the data folder {tmp_path} is in use by process {os.getpid()},"
+            " which runs Kafka on it; stop that process, or choose another folder\n"
         )
         assert kafka.nodes[0].settings.properties_path.read_bytes() == properties
         produce(kafka.bootstrap, name, VALUES)

@@ -5,6 +5,7 @@ The short form of `tests.long.growth`, which waits for idle readers as well.
 
 from __future__ import annotations
 
+import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -20,6 +21,7 @@ REFUSED = 29
 """TOPIC_AUTHORIZATION_FAILED"""
 
 
+@pytest.mark.long
 def test_what_kafka_forgets_is_forgotten_and_what_lives_stays(
     own_broker: EmbeddedKafka, keylane: KeylaneFactory
 ) -> None:

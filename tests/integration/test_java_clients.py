@@ -67,7 +67,7 @@ def test_a_lane_name_beside_the_untouched_topic(kafka, shared_keylane, topic) ->
     assert len({sighting.lane for sighting in on_lanes.seen.sightings}) > 8
 
 
-@pytest.mark.parametrize("library", ["java", "confluent"])
+@pytest.mark.parametrize("library", ["java", pytest.param("confluent", marks=pytest.mark.long)])
 def test_kip_848_members_work_on_plain_topics(library, kafka, shared_keylane, topic) -> None:
     """`group.protocol=consumer` passes through where there are no lanes."""
     name = topic("plain", partitions=4)

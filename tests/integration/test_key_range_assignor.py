@@ -135,7 +135,7 @@ def partitions_per_member(group: Group) -> Counter[str]:
     ("library", "assignor"),
     [
         pytest.param("aiokafka", "roundrobin", marks=pytest.mark.long),
-        ("aiokafka", "sticky"),
+        pytest.param("aiokafka", "sticky", marks=pytest.mark.long),
         pytest.param("kafka-python", "range", marks=pytest.mark.long),
         pytest.param("kafka-python", COOPERATIVE, marks=pytest.mark.long),
         pytest.param("confluent", "range", marks=pytest.mark.long),

@@ -41,21 +41,25 @@ def test_the_page_follows_a_group(kafka, keylane, topic, tmp_path: Path) -> None
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.goto(f"http://{proxy.control}/")
 
-        expect(page.locator("#link")).to_have_text("live", timeout=TIMEOUT_MS)
+        expect(page.locator("#link")).to_contain_text("Cluster well", timeout=TIMEOUT_MS)
+        page.locator("#topics-tab").click()
         for name in names:
-            expect(page.locator(".topic h2", has_text=name)).to_have_count(1, timeout=TIMEOUT_MS)
-            option = page.locator(f"#group option[value='g-{name}']")
-            expect(option).to_have_count(1, timeout=TIMEOUT_MS)
-        page.locator("#group").select_option(f"g-{names[0]}")
-        expect(page.locator("#members tr")).to_have_count(6)
+            topic_row = page.locator("#topics-box a", has_text=name)
+            expect(topic_row).to_have_count(1, timeout=TIMEOUT_MS)
+        page.locator("#groups-tab").click()
+        page.locator("#groups-box a", has_text=f"g-{names[0]}").click(timeout=TIMEOUT_MS)
+        expect(page.locator("#members tr")).to_have_count(6, timeout=TIMEOUT_MS)
         group.wait_for_commits()
+        page.locator(".topic").scroll_into_view_if_needed()
         figures = page.locator(".topic", has_text=names[0]).locator(".figures")
         expect(figures).to_contain_text("lag 0", timeout=TIMEOUT_MS)
 
         (joined,) = group.add("aiokafka")
         group.wait_for_lanes(48)
         expect(page.locator("#members tr")).to_have_count(7, timeout=TIMEOUT_MS)
-        expect(page.locator("#members tr", has_text=joined)).not_to_contain_text("kept all")
+        row = page.locator("#members tr", has_text=joined)
+        expect(row.locator(".moved")).to_contain_text("+", timeout=TIMEOUT_MS)
+        expect(page.locator("#events")).to_contain_text(joined, timeout=TIMEOUT_MS)
         page.screenshot(path=tmp_path / "live.png", full_page=True)
         browser.close()
     assert errors == []
@@ -71,3 +75,35 @@ def test_a_proxy_with_an_open_page_stops_at_once(kafka, keylane, topic) -> None:
         proxy.stop()
         while stream.read(65536):
             pass
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH")
+def test_offsets_are_reset_on_the_page(kafka, keylane, topic) -> None:
+    """A group without members goes back to the start, after a preview; the action is an event."""
+    name = topic("lanes16", partitions=2)
+    proxy = keylane("lanes16-*=16")
+    values = produce(kafka, name, KEYS, rounds=5)
+    with Group(proxy.bootstrap, name, f"g-{name}") as group:
+        group.add("aiokafka", 2)
+        group.wait_for_values(values)
+        group.wait_for_commits()
+        for member in list(group.living):
+            group.leave(member)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.goto(f"http://{proxy.control}/#group=g-{name}")
+        expect(page.locator("#selected-state")).to_contain_text("Empty", timeout=TIMEOUT_MS)
+
+        page.locator("#reset").click(timeout=TIMEOUT_MS)
+        page.locator("#action-again").click()
+        preview = page.locator("#action-preview")
+        expect(preview).to_contain_text("offsets would be read again", timeout=TIMEOUT_MS)
+        page.locator("#action-run").click(timeout=TIMEOUT_MS)
+
+        expect(preview).to_contain_text("Offsets of 2 partitions are reset.", timeout=TIMEOUT_MS)
+        page.locator("#action-cancel").click()
+        expect(page.locator("#events")).to_contain_text("reset", timeout=TIMEOUT_MS)
+        lag = page.locator("#groups-box li", has_text=f"g-{name}").locator(".value")
+        expect(lag).to_have_text(str(len(values)), timeout=TIMEOUT_MS)
+        browser.close()

@@ -182,6 +182,7 @@ async def receive(client: socket.socket, count: int) -> bytes:
     return data
 
 
+@pytest.mark.long
 @on_linux
 def test_waves_of_connections_leave_nothing_behind(kafka, keylane, topic, connection_count) -> None:
     """2,000 at once, three times, ended in four ways, beside a group and a producer.
@@ -233,6 +234,7 @@ def test_waves_of_connections_leave_nothing_behind(kafka, keylane, topic, connec
     assert "WARNING" not in proxy.log.partition("keylane ready")[2]  # before: of the journal
 
 
+@pytest.mark.long
 def test_connections_beyond_the_bound_are_refused_and_let_in_later(kafka, keylane, topic) -> None:
     """Open connections stay; one too many is closed without an answer, and logged."""
     bound = 60
@@ -284,6 +286,7 @@ def test_idle_connections_end(keylane) -> None:
     busy.close()
 
 
+@pytest.mark.long
 @on_linux
 def test_clients_that_do_not_read_hold_up_no_other(kafka, keylane, topic) -> None:
     """Memory stays within the bounds; a client that reads nothing is closed, a slow one is not.

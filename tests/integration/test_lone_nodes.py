@@ -228,6 +228,7 @@ def test_a_node_that_hung_and_was_replaced_ends_and_writes_nothing(
     assert committed(second.restart(), orders) == [60, 70, 80, 90]
 
 
+@pytest.mark.long
 def test_a_numbered_node_does_not_start_beside_a_lone_one(make_node: MakeNode, orders: str) -> None:
     """Nor the other way round, also when both start at the same moment: one of them is left."""
     lone = make_node().start()

@@ -132,6 +132,7 @@ def wait_until_shared(nodes: Nodes) -> None:
             return
 
 
+@pytest.mark.long
 def test_a_stranger_that_leads_does_not_keep_nodes_from_starting(broker, secret, tmp_path) -> None:
     """It was there first, claims all, and repeats what a real leader said before."""
     values = produce(broker, TOPIC, KEYS, rounds=5)
@@ -204,6 +205,7 @@ def test_a_node_with_another_secret_ends_and_the_others_go_on(broker, secret, tm
 AGREED = re.compile(r"nodes agreed generation_id=(\d+) nodes=(\S+) node=\d+ partitions=(\d+)")
 
 
+@pytest.mark.long
 def test_a_secret_is_rotated_under_three_nodes(broker, secret, tmp_path) -> None:
     """Second, first, alone; at each step one node starts anew, and no generation lacks an owner."""
     old, new = secret.read_text().strip(), secrets.token_hex(32)

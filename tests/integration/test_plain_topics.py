@@ -73,7 +73,10 @@ def normal(text: str, *addresses: str) -> str:
         ("kafka-configs", "--describe", "--entity-type", "topics", "--entity-name", "{topic}"),
         ("kafka-configs", "--describe", "--entity-type", "brokers", "--entity-name", "1"),
         ("kafka-get-offsets", "--topic", "{topic}"),
-        ("kafka-get-offsets", "--topic", "{topic}", "--time", "earliest"),
+        pytest.param(
+            ("kafka-get-offsets", "--topic", "{topic}", "--time", "earliest"),
+            marks=pytest.mark.long,
+        ),
         ("kafka-get-offsets", "--topic", "{topic}", "--time", "max-timestamp"),
         ("kafka-consumer-groups", "--describe", "--group", "{group}"),
         ("kafka-consumer-groups", "--list"),

@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from keylane.cli.main import build_parser
+from tests.commands import parse_command
 from tests.integration.harness import Group, produce
 
 README: Final = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -125,15 +125,15 @@ def accepting_config(tmp_path: Path) -> Callable[[str], str]:
 
 def test_the_commands_are_understood() -> None:
     """`keylane proxy`, `keylane kafka` and the control flag of README.md parse."""
-    proxy = build_parser().parse_args(proxy_command())
+    proxy = parse_command(proxy_command())
     (reported,) = re.findall(r"`keylane (kafka [^`]+)`", README)
     controls = re.findall(r"`(--control [^`]+)`", README)
 
-    kafka = build_parser().parse_args(reported.split())
-    both = build_parser().parse_args([*proxy_command(), *controls[0].split()])
-    describe = build_parser().parse_args(["describe", *controls[1].split()])
+    kafka = parse_command(reported.split())
+    both = parse_command([*proxy_command(), *controls[0].split()])
+    describe = parse_command(["describe", *controls[1].split()])
 
-    assert proxy.lanes == ["orders=16", "shop-*=4"] and proxy.listen == ADDRESS
+    assert proxy.lanes == ("orders=16", "shop-*=4") and proxy.listen == ADDRESS
     assert str(kafka.data) == "kafka-data" and kafka.port == 9092
     assert both.control == describe.control == "127.0.0.1:19090"
 
@@ -149,7 +149,7 @@ def test_every_python_client_is_shown() -> None:
 def test_an_example_reads_all_lanes(library, kafka, keylane, topic) -> None:
     """The consumer of README.md, with no other setting, reads the topic as 32 partitions."""
     name = topic("orders", partitions=2)
-    command = build_parser().parse_args(proxy_command())
+    command = parse_command(proxy_command())
     proxy = keylane(*(rule.replace("orders", name) for rule in command.lanes))
     commit_directly(kafka, f"billing-{name}", name)
     values = produce(kafka, name, KEYS, rounds=4)

@@ -89,10 +89,8 @@ def test_a_rolling_bounce_to_lanes_and_back(
     assert len(once) == len(set(once))
 
 
-@pytest.mark.parametrize(
-    "assignor",
-    ["RangeAssignor", pytest.param("CooperativeStickyAssignor", marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("assignor", ["RangeAssignor", "CooperativeStickyAssignor"])
 def test_java_members_bounce_to_lanes_and_back(java, kafka, keylane, topic, assignor) -> None:
     """Kafka's own assignors deal out partitions among members of both sides."""
     name = topic("bounced", partitions=PARTITIONS)

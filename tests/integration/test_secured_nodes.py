@@ -78,11 +78,11 @@ def test_nodes_need_the_rights_that_are_documented(stage) -> None:
         pass  # each round asks them
     while sum(stage.metric("keylane_node_partitions_owned", node) for node in nodes) != 5:
         pass
-    refused = [
-        line for node in nodes for line in node.log.splitlines() if "authorization" in line.lower()
-    ]
-    # The one right that may be left out, beside the advice that comes without it.
-    assert len(refused) == NODES and all("rights of others are not known" in one for one in refused)
+    for node in nodes:
+        refused = [line for line in node.log.splitlines() if "authorization" in line.lower()]
+        # The one right that may be left out, beside the advice that comes without it; a look that
+        # is made again says so again.
+        assert refused and all("rights of others are not known" in one for one in refused)
     assert stage.leaks() == []
 
 
@@ -99,7 +99,11 @@ def test_a_node_without_a_right_ends_at_its_start_and_names_it(stage) -> None:
 @pytest.mark.parametrize(
     ("lacking", "reported"),
     [
-        (TRANSACTIONS, "needs DESCRIBE and WRITE on transactional ids with the prefix keylane-ic-"),
+        pytest.param(
+            TRANSACTIONS,
+            "needs DESCRIBE and WRITE on transactional ids with the prefix keylane-ic-",
+            marks=pytest.mark.long,
+        ),
         (SEAT, "group __keylane_nodes: keylane's principal needs READ on it"),
     ],
     ids=["transactional id", "group"],

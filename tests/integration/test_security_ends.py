@@ -236,6 +236,7 @@ def test_a_java_member_whose_right_is_revoked(stage, capfd) -> None:
     assert "TopicAuthorizationException" in capfd.readouterr().err
 
 
+@pytest.mark.long
 def test_logins_that_end(stage) -> None:
     """A client that logs in again in time (KIP-368) goes on with lanes, on the same connection.
 

@@ -30,8 +30,8 @@ from tests.java_source import JVM_ARGS, compile_source, compiler_jars
 
 EXAMPLES: Final = Path(__file__).parents[2] / "docs" / "examples" / "share"
 WAIT_S: Final = 40.0 * PATIENCE
-LOCK_MS: Final = 2500
-"""Of the group that renews: its slow work takes 3 s."""
+LOCK_MS: Final = 5000
+"""Of the group that renews: its slow work takes 6 s."""
 RECORDS: Final = (
     ("a", "ok"), ("b", "later"), ("a", "ok"), ("b", "ok"), ("c", "never"), ("c", "ok"),
     ("d", "slow"), ("d", "ok"), ("a", "later"), ("a", "ok"), ("b", "never"), ("b", "ok"),
@@ -333,7 +333,7 @@ def test_the_rest_of_a_batch_comes_again(name, kept, count, stage) -> None:
 
 
 def test_long_work_is_renewed(stage) -> None:
-    """Work of 3 s under locks of 2.5 s is done once, and accepted with its first delivery."""
+    """Work of 6 s under locks of 5 s is done once, and accepted with its first delivery."""
     run = stage.runs["RenewPool.java"]
 
     (slow,) = [offset for offset, (_, value) in enumerate(RECORDS) if value == "slow"]

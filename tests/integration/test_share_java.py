@@ -238,9 +238,9 @@ def test_renewed_records_come_by_poll(share_sides, consumer) -> None:
         facts.append(("lock", member.call("lock")["lockTimeoutMs"]))
         member.ack(0, "RENEW")
         member.ack(range(1, 10))
-        facts += [("B", member.poll()), ("C", member.poll())]
+        facts += [("B", member.poll()), ("C", member.poll_until())]
         member.ack(0, "RENEW")
-        facts += [("D", member.poll()), ("E", member.poll())]
+        facts += [("D", member.poll()), ("E", member.poll_until())]
         member.ack(0)
         facts.append(("F", member.poll_until()))
         member.ack(range(10, 15))

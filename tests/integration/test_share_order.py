@@ -140,6 +140,7 @@ EXPLICIT = {
 }  # fmt: skip
 
 
+@pytest.mark.long
 def test_java_members_of_two_processes_one_of_which_is_killed(scene, share_stage) -> None:
     """Eight explicit members that release and reject, four of them killed: all finish in order."""
     shown = scene(share_delivery_count_limit=LIMIT)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
 import pytest
 
+from keylane.config.node import ProxyConfig
+from keylane.proxy.nodes.lease import LEASE_SHARE
 from tests.integration.share_stage import Member, Scene, ShareStage
 from tests.integration.share_wire import ACCEPT, RELEASE
 
 pytestmark = pytest.mark.timeout(400)  # kernels may have to be compiled first
+LEASE_S = LEASE_SHARE * ProxyConfig.model_fields["node_session_timeout_ms"].default / 1000
 
 
 @contextmanager
@@ -98,14 +102,22 @@ def test_finished_records_do_not_come_again_after_a_kill_of_the_broker(scene, sh
     shown = scene("early")
     member = begin(shown, "a", "a", "b", "a")
 
+    began_s = time.monotonic()
     with standstill(share_stage):
         found = [poll(member, 0, 2), poll(member, 1)]
         share_stage.broker.kill()
     share_stage.broker.start()
+    if time.monotonic() - began_s > LEASE_S:
+        pytest.skip("the broker was away for longer than keylane's lease, with which they are lost")
 
     assert found == [{1: 1}, {3: 1}]
     again = shown.again(member.topic_id)
-    assert list(again.take(1)) == [3]  # brokers forget deliveries that were not written
+    taken = list(again.take(1))
+    if (
+        taken != [3] and time.monotonic() - began_s > LEASE_S
+    ):  # keylane may be as slow as the broker
+        pytest.skip("the broker was back after keylane's lease, with which outcomes are lost")
+    assert taken == [3]  # brokers forget deliveries that were not written
     assert again.ack(3) == 0
     shown.wait_for_lag(0)
     assert again.gets_nothing()

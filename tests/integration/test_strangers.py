@@ -45,7 +45,12 @@ def test_an_answer_on_the_way_of_a_login_opens_nothing(stage, mechanism, token) 
 
 
 @pytest.mark.parametrize(
-    "bound", ["connections_before_login_max", "connections_max", "connections_per_address_max"]
+    "bound",
+    [
+        "connections_before_login_max",
+        "connections_max",
+        pytest.param("connections_per_address_max", marks=pytest.mark.long),
+    ],
 )
 def test_silent_connections_make_room_and_have_little_time(stage, bound) -> None:
     """The one that is silent longest goes; in the end all of them, with one line about it."""

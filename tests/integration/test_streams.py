@@ -160,6 +160,7 @@ def test_counts_are_exact(topology, kafka, proxy, topic, open_output, tmp_path) 
     assert output.values == {key: [str(n) for n in range(1, each + 1)] for key in counted}
 
 
+@pytest.mark.long
 def test_a_join_of_two_lane_topics(kafka, topic, join_both) -> None:
     """A windowed join equals that of the same application on topics of as many partitions."""
     lanes = [topic("lanes8"), topic("lanes8")]

@@ -9,6 +9,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylane.cache.lane_values import GapForm
 from keylane.keyrange.lane import LaneLayout
 from keylane.proxy.lanes.fetch_request import LaneFetch, LaneFetchRequest
 from keylane.proxy.lanes.fetcher import FetchLimits, LaneFetcher
@@ -73,6 +74,7 @@ class Member:
             isolation_level=int(self.committed),
             lanes=tuple(self._lane(lane) for lane in wanted),
             cursor_id=self.name,
+            gap_form=self.random.choice(list(GapForm)),
         )
         loop = asyncio.get_running_loop()
         until_s = loop.time() + request.max_wait_ms / 1000 + READS_S

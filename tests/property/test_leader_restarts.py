@@ -9,6 +9,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keylane.cache.lane_values import GapForm
 from keylane.proxy.lanes.fetch_request import LaneFetchRequest
 from keylane.proxy.lanes.fetcher import FetchLimits, LaneFetcher
 from keylane.proxy.lanes.split_io import ScanSeams
@@ -41,7 +42,7 @@ class ComparingMember(Member):
             isolation_level=0,
             lanes=tuple(self._lane(lane)._replace(leader_epoch=known) for lane in wanted),
             cursor_id=self.name,
-            empty_as_control=self.random.random() < 0.5,
+            gap_form=self.random.choice(list(GapForm)),
         )
         answers = await fetcher.fetch(request)
         codes = {answer.error_code for answer in answers} - {0}
@@ -62,7 +63,10 @@ class ComparingMember(Member):
 
 
 async def play(log: BrokerLog, random: Random) -> None:
-    """The log grows; its leader's connections break, and it begins anew."""
+    """The log grows; its leader's connections break, and it begins anew.
+
+    Sleeps are of `run_virtual`'s clock, here and in members: they choose the order of things.
+    """
     for _ in range(random.randint(1, 8)):
         fill(log, random, random.randint(0, 8))
         log.wake()

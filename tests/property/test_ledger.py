@@ -26,7 +26,7 @@ from keylane.demo.events import (
     RecordsCommitted,
     SessionEnd,
 )
-from keylane.demo.ledger import REFUSED, Ledger, build_ledger, judge
+from keylane.demo.ledger import Ledger, build_ledger, judge
 from keylane.demo.orders import OrderRun, append_run
 
 LANES = 3
@@ -282,8 +282,9 @@ def play_overlap(seed: int, last_words: list[Event]) -> tuple[Group, int]:
 
 LOST = LanesReleased(1, 0, (0,), SessionEnd.LOST)
 REVOKED = LanesReleased(1, 0, (0,), SessionEnd.REVOKED)
-IS_REFUSED = CommitFailed(1, 0, (0,), REFUSED)
+IS_REFUSED = CommitFailed(1, 0, (0,), "CommitFailedError")
 IS_TAKEN = LanesCommitted(1, 0, ((0, 1),))
+IS_KILLED = Ended(1, 0, SessionEnd.KILLED)
 
 
 @pytest.mark.parametrize("last_words", [[LOST], [IS_REFUSED, REVOKED]], ids=["lost", "refused"])
@@ -298,8 +299,14 @@ def test_a_member_that_was_put_out_reads_on_as_direct(seed: int, last_words: lis
 
 @pytest.mark.parametrize(
     "last_words",
-    [[REVOKED], [IS_TAKEN, REVOKED], [IS_TAKEN, LOST], [IS_REFUSED, IS_TAKEN, REVOKED]],
-    ids=["in order", "commit", "commit, then lost", "refused, then commit"],
+    [
+        [REVOKED],
+        [IS_TAKEN, REVOKED],
+        [IS_TAKEN, LOST],
+        [IS_REFUSED, IS_TAKEN, REVOKED],
+        [IS_KILLED],
+    ],
+    ids=["in order", "commit", "commit, then lost", "refused, then commit", "killed"],
 )
 @given(seed=seeds)
 def test_two_owners_of_a_lane_are_found(seed: int, last_words: list[Event]) -> None:

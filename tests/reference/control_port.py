@@ -12,9 +12,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from keylane.config.node import LaneRule, ProxyConfig
+from keylane.config.origins import LoadedConfig, Origin
 from keylane.config.security import SecurityConfig
 from keylane.errors import UpstreamLost
+from keylane.proxy.control.api.actions import ActionHandlers
 from keylane.proxy.control.api.assignments import ClusterTopics
+from keylane.proxy.control.api.config import ConfigHandlers
+from keylane.proxy.control.api.drains import DrainHandlers
+from keylane.proxy.control.api.operations import ControlOperation
 from keylane.proxy.control.auth import ControlGuard
 from keylane.proxy.control.describe import GroupReport
 from keylane.proxy.control.door import ControlDoor, make_door
@@ -32,7 +37,11 @@ from keylane.proxy.topics.range_table import Assignment, RangeTable, RangeTableH
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.proxy.topics.settings_store import SettingsStore
 from keylane.proxy.topics.switches import SwitchBoard, Switches
+from tests.reference.control_actions import FakeActions, FakeNode
+from tests.reference.overview import FakeOverview
 
+Action = tuple[str, str | None]
+"""A sentence, and the group that it is about."""
 CONNECTIONS_MAX = 256
 TOPICS = {"orders": 3, "shop": 2, "quiet": 1}
 
@@ -117,21 +126,20 @@ class ControlPort:
         connections: ControlDoor | None = None,
         **config: Any,
     ) -> None:
-        settings = {
-            "lanes": (LaneRule(topic="orders", lanes=4),),
-            "accept_range_fetch": ("shop",),
-            **config,
-        }
-        self.switches = SwitchBoard(ProxyConfig(bootstrap="kafka:9092", **settings))
+        lanes = (LaneRule(topic="orders", lanes=4),)
+        settings = {"lanes": lanes, "accept_range_fetch": ("shop",), **config}
+        self.config = ProxyConfig(bootstrap="kafka:9092", **settings)
+        self.switches = SwitchBoard(self.config)
         self.assignments = RangeTableHolder()
         self.store = MemoryStore(self.assignments, self.switches)
         self.topics = FakeTopics()
         self.health = Health()
         describer: Any = FakeDescriber()
-        self.open_shares: set[str] = describer.open_shares
-        self.nodes: dict[str, str] = {}
-        """Control ports of other nodes, by the group that they serve."""
-        stats = ProxyStats()
+        self.open_shares, self.nodes = describer.open_shares, dict[str, str]()
+        """Share groups with open partitions here; control ports of other nodes, by the group."""
+        self.actions, self.node, self.noted = FakeActions(), FakeNode(), list[Action]()
+        """Groups and a node to act on, and the actions that were published."""
+        stats, self.overview = ProxyStats(), FakeOverview()
         registry = self.registry = TopicRegistry(
             settings["lanes"], lane_name_pattern="{topic}.lanes-{lanes}"
         )
@@ -145,6 +153,7 @@ class ControlPort:
             registry,
             self.topics,
             misplaced=lambda _: self.misplaced,
+            loads=LaneLoads(time.monotonic),
             groups=lambda _: {name: name != "stranger" for name in self.groups},
             ask=self._ask,
         )
@@ -156,19 +165,28 @@ class ControlPort:
                 describer,
                 self.places,
                 LiveFeed(describer, LaneLoads(time.monotonic), stats, views=list, groups=list),
+                self.overview.make(),
             ),
             self.store,
             self.topics,
             elsewhere=self.nodes.get,
+            more=self._more(),
             access=Access(
                 guard=guard or ControlGuard(SecurityConfig()),
                 door=door,
-                connections=connections
-                or make_door(
-                    stats, connections_max=CONNECTIONS_MAX, per_address_max=CONNECTIONS_MAX
-                ),
+                connections=connections or _wide_door(stats),
             ),
         )
+
+    def _more(self) -> list[ControlOperation]:
+        """Operations of parts that the server knows nothing of."""
+        loaded = LoadedConfig(self.config, {"bootstrap": Origin("flag", "--bootstrap")})
+        note = lambda text, group: self.noted.append((text, group))  # noqa: E731
+        return [
+            *ConfigHandlers(loaded, self.config, self.switches).operations(),
+            *ActionHandlers(self.actions, elsewhere=self.nodes.get, note=note).operations(),
+            *DrainHandlers(self.node, note).operations(),
+        ]
 
     async def _ask(self, group: str) -> Any:
         described = self.groups[group]
@@ -180,6 +198,10 @@ class ControlPort:
     def url(self) -> str:
         """Where it listens."""
         return f"{self.server.scheme}://{self.server.address}"
+
+
+def _wide_door(stats: ProxyStats) -> ControlDoor:
+    return make_door(stats, connections_max=CONNECTIONS_MAX, per_address_max=CONNECTIONS_MAX)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from unittest import mock
 
 from kio.schema.errors import ErrorCode
 
-from keylane.cache.lane_values import Taken
+from keylane.cache.lane_values import GapForm, Taken
 from keylane.journal.fenced import FencedJournal
 from keylane.journal.owned import OwnedTables
 from keylane.keyrange.lane import LaneLayout
@@ -33,8 +33,8 @@ def _leave_out_a_piece() -> Sequence[Any]:
     """An answer of several pieces lacks the second."""
     before = Taken.records
 
-    def records(self: Taken, **how: bool) -> tuple[Any, ...]:
-        found = before(self, **how)
+    def records(self: Taken, gap_form: GapForm = GapForm.EMPTY) -> tuple[Any, ...]:
+        found = before(self, gap_form)
         return (*found[:1], *found[2:]) if len(found) > 2 else found
 
     return [mock.patch.object(Taken, "records", records)]

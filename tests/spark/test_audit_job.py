@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import Producer
@@ -110,7 +110,9 @@ def test_seeded_faults_are_found_through_kafka(
     # The same as a stream: records that the group has committed and no member reported.
     with SparkGroupOffsets(spark, kafka, "followed") as offsets:
         offsets.set(orders, log.ends)
-    args = Namespace(bootstrap=kafka, input=orders, audit=audit_topic, out=tmp_path / "follow")
+    args = SimpleNamespace(
+        bootstrap=kafka, input=orders, audit=audit_topic, out=tmp_path / "follow"
+    )
     args.follow, args.once = "followed", True
     assert follow(spark, args, {}) == 1
     state = json.loads((args.out / "follow.json").read_text())
@@ -129,7 +131,7 @@ def test_rows_that_do_not_come_back_are_no_clean_verdict(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Findings that workers wrote to their own disks are missed: exit code 2 and one line."""
-    monkeypatch.setattr(cli, "start_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr(cli, "start_session", lambda *_, **__: nullcontext(spark))
     monkeypatch.setattr(job.CountedFolder, "read", read_of_another_disk(lost))
     orders, audit_topic = faulty_topics
     (tmp_path / "verdict.json").write_text('{"status": "clean"}')
@@ -240,7 +242,7 @@ def test_reports_that_cannot_be_judged_are_counted(
     with SparkGroupOffsets(spark, kafka, "judged") as offsets:
         offsets.set(orders, {0: 150})
     # The command ends its session; this one is for all tests.
-    monkeypatch.setattr(cli, "start_session", lambda *_: nullcontext(spark))
+    monkeypatch.setattr(cli, "start_session", lambda *_, **__: nullcontext(spark))
     command = ["spark", "audit", "--bootstrap", kafka, "--audit", audit_topic]
     command += ["--out", str(tmp_path / "out"), "--land", str(tmp_path / "land")]
 

@@ -100,7 +100,7 @@ def expect(profile: LoadProfile, records: list[Record], *, headers: bool = False
 @pytest.fixture
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):
     """`keylane spark profile` in the session of the tests, which it must not end."""
-    monkeypatch.setattr(cli, "start_session", lambda name, args: contextlib.nullcontext(spark))
+    monkeypatch.setattr(cli, "start_session", lambda *_, **__: contextlib.nullcontext(spark))
     return lambda *arguments: main(["spark", "profile", *map(str, arguments)])
 
 

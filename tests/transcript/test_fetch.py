@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from keylane.cache.lane_values import GapForm
 from keylane.config.node import LaneRule
 from keylane.proxy.apis.records.fetch import MIXED_WAIT_MS_MAX
 from keylane.proxy.lanes.fetch_request import LaneAnswer
@@ -155,7 +156,45 @@ async def test_librdkafka_gets_gaps_as_control_batches(is_librdkafka) -> None:
 
     await call(context, FETCH, 11, request(topic("orders", {0: 9})))
 
-    assert context.world.fetched[0].empty_as_control is is_librdkafka
+    form = context.world.fetched[0].gap_form
+    assert form is (GapForm.CONTROL if is_librdkafka else GapForm.EMPTY)
+
+
+@pytest.mark.parametrize(
+    ("version", "changes", "form"),
+    [
+        (10, {}, GapForm.PASSED),
+        (5, {}, GapForm.PASSED),
+        (4, {}, GapForm.EMPTY),
+        (9, {}, GapForm.EMPTY),
+        (11, {}, GapForm.EMPTY),
+        (10, {"log_start_offset": -1}, GapForm.EMPTY),
+        (10, {"partition_max_bytes": 999}, GapForm.EMPTY),
+        (10, {"session_epoch": 0}, GapForm.EMPTY),
+    ],
+)
+async def test_kafka_go_gets_no_empty_batch(version, changes, form) -> None:
+    """It is known by the form of its fetches; others get empty batches."""
+    context = FakeContext()
+    context.world.lane_answers.append([lane()])
+    asked = topic("orders", {0: 9}, max_bytes=5_000_066)
+    own = {"log_start_offset": 0, **changes}
+    session_epoch = own.pop("session_epoch", -1)
+    asked["partitions"][0].update(own)
+
+    await call(
+        context,
+        FETCH,
+        version,
+        request(asked, wait_ms=8999, max_bytes=5_000_066, session_epoch=session_epoch),
+    )
+
+    (found,) = context.world.fetched
+    assert found.gap_form is form
+    is_kafka_go = form is GapForm.PASSED
+    assert (found.max_wait_ms, found.max_bytes) == (
+        (8499, 1 << 20) if is_kafka_go else (8999, 5_000_066)
+    )
 
 
 @pytest.mark.parametrize("version", versions(FETCH))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import pytest
 from kio.schema.errors import ErrorCode
 
 from keylane import errors
-from keylane.errors import BatchCorrupt, BatchUnsupported, KeylaneError
+from keylane.errors import BatchCorrupt, BatchUnsupported, KeylaneError, reason_of
 
 KINDS: list[type[KeylaneError]] = [kind for kind in vars(errors).values() if isinstance(kind, type)]
 
@@ -40,3 +43,28 @@ def test_unsupported_batch_is_not_retried() -> None:
 
     assert isinstance(error, BatchCorrupt)
     assert not error.retriable
+
+
+def test_the_reason_of_a_file_leaves_the_path_out() -> None:
+    """The caller names it, once."""
+    with pytest.raises(OSError, match="No such file") as refused:
+        Path("/no/such/file").read_text()
+
+    assert reason_of(refused.value) == "No such file or directory"
+
+
+def test_the_reason_of_a_port_leaves_the_address_out() -> None:
+    """As asyncio words it, of one address and of many."""
+    bound = OSError(98, "error while attempting to bind on address ('::1', 1): address in use")
+    both = OSError("Multiple exceptions: [Errno 111] Connect call failed, [Errno 111] Connect")
+
+    assert reason_of(bound) == "address in use"
+    assert reason_of(both) == "connection refused"
+    with pytest.raises(ConnectionRefusedError) as refused:
+        socket.create_connection(("127.0.0.1", 1))
+    assert reason_of(refused.value) == "connection refused"
+
+
+def test_another_error_has_its_text() -> None:
+    """One that has no words of a system."""
+    assert reason_of(ValueError("embedded null byte")) == "embedded null byte"

@@ -170,7 +170,7 @@ public class RenewPool {
                 }
             }
             case "never" -> throw new IllegalArgumentException("no such order");
-            case "slow" -> Thread.sleep(3000);
+            case "slow" -> Thread.sleep(6000);
             default -> { }
         }
     }

@@ -47,18 +47,24 @@ class SentPushes:
         self._group, self._context = group, context
         self._journal = context.groups.push_journal(group)
         self._pushes: dict[Place, Pushing] = {}
-        self._may_be_sent = False
+        self.may_be_sent = False
         """True: at least one may have been sent; they may go in several requests."""
 
-    async def prepare(self, drafts: Sequence[Draft], *, offset: int | None = -1) -> list[Draft]:
+    async def prepare(
+        self, drafts: Sequence[Draft], *, offset: int | None = -1, is_reset: bool = False
+    ) -> list[Draft]:
         """Have the journal ready; return drafts that may be pushed, with `code` set on the others.
 
-        offset: what is pushed; -1: the stable position of each.
+        offset: what is pushed; -1: the stable position of each. is_reset: see `Pushing`.
         Raises: NotCoordinator.
         """
         pushes = {
             d.place: Pushing(
-                d.key, d.state, d.state.stable_position if offset == -1 else offset, d.begun
+                d.key,
+                d.state,
+                d.state.stable_position if offset == -1 else offset,
+                d.begun,
+                is_reset,
             )
             for d in drafts
         }
@@ -74,6 +80,11 @@ class SentPushes:
             if draft.key in waiting:
                 draft.code = BUSY
         return [draft for draft in drafts if draft.place in self._pushes]
+
+    def give_up(self) -> None:
+        """Note that what was prepared is not going to be sent."""
+        self._journal.note_unsent(self._pushes.values())
+        self._pushes = {}
 
     def note_of(self, draft: Draft) -> str:
         """The metadata that goes beside a draft's stable position."""
@@ -110,7 +121,7 @@ class SentPushes:
         Raises: NotCoordinator, before anything is sent.
         """
         self._check_ownership()
-        self._may_be_sent = True
+        self.may_be_sent = True
         try:
             yield
         except BaseException:
@@ -125,7 +136,7 @@ class SentPushes:
         Where it refused the note beside the offset, the next ones are shorter, or there are none.
         """
         if TOO_LONG in codes:
-            self._shorten_notes()
+            self.shorten_notes()
         taken, lost, refused = [], [], []
         for draft, code in zip(drafts, codes, strict=True):
             push = self._pushes.get(draft.place)
@@ -151,13 +162,14 @@ class SentPushes:
         try:
             self._context.groups.check_ownership(self._group)
         except NotCoordinator:
-            if self._may_be_sent:
+            if self.may_be_sent:
                 self._note_unanswered(self._pushes.values())
             else:
                 self._journal.note_unsent(self._pushes.values())
             raise
 
-    def _shorten_notes(self) -> None:
+    def shorten_notes(self) -> None:
+        """Go on with shorter notes, or with none: the broker takes no metadata that long."""
         pushes = self._context.groups.pushes
         if not pushes.has_notes:
             return

@@ -56,7 +56,7 @@ async def handle_describe_cluster(request: Request, context: Context) -> Buffers
         return (frame,)
     answer = request.decode_answer(frame)
     await context.learn_brokers(answer.brokers)
-    controller_id = context.placement.own_id(int(answer.controller_id))
+    controller_id = context.placement.home_id(int(answer.controller_id))
     return request.answer_entity(
         replace(
             answer,
@@ -90,7 +90,7 @@ def _readdress(entry: Any, group: str | None, context: Context) -> Any:
     own = context.address_of(broker_id)
     placed: tuple[int, tuple[str, int]] | None = None
     if own is not None:
-        placed = context.placement.own_id(broker_id), own
+        placed = context.placement.home_place(broker_id, own)
     if group is not None:
         placed = context.placement.coordinator(group, broker_id, own)
     if placed is None:

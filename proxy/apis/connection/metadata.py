@@ -83,7 +83,7 @@ async def handle_metadata(request: Request, context: Context) -> Buffers:
         "topics": topics,
     }
     if hasattr(answer, "controller_id"):
-        own_id = context.placement.own_id(int(answer.controller_id))
+        own_id = context.placement.home_id(int(answer.controller_id))
         changes["controller_id"] = type(answer.controller_id)(own_id)
     shown_answer = replace(answer, **changes)
     return await write_answer(request, shown_answer, count_partitions(topics), context)

@@ -41,6 +41,7 @@ from keylane.proxy.apis.shared.relay import Handler, forward, relay
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.assignors import STREAMS
 from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.runtime.event_log import Kind, Severity
 from keylane.proxy.topics.view import View
 from keylane.wire.group_syncs import (
     PROTOCOL_VERSION,
@@ -246,6 +247,12 @@ def _refuse(request: Request, asked: StreamsSync, mix: Mix, context: Context) ->
             group, sync.member_id, mix.place, mix.lanes, mine.text, mix.other, others.text,
             mix.cure,
         )  # fmt: skip
+        context.event_log.note(
+            Kind.REFUSED,
+            f"Group {group} of Kafka Streams is refused: {reason}.",
+            severity=Severity.ERROR,
+            group=group,
+        )
     context.aside(partial(leave_group, group, sync.member_id, sync.instance_id, context))
     answer = refusal(request, ErrorCode.inconsistent_group_protocol)
     if request.api_version >= PROTOCOL_VERSION:

@@ -49,6 +49,7 @@ from keylane.proxy.apis.shared.refusals import refusal
 from keylane.proxy.apis.shared.relay import Handler, forward
 from keylane.proxy.apis.shared.request import Request
 from keylane.proxy.groups.assignors import keeps_topics_together
+from keylane.proxy.groups.balance import balance_of
 from keylane.proxy.groups.dealing import (
     Deal,
     PlanRefused,
@@ -60,6 +61,7 @@ from keylane.proxy.groups.dealing import (
 from keylane.proxy.groups.direct_members import with_lanes
 from keylane.proxy.groups.group_plans import Joined, Planned
 from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.runtime.event_log import EventLog, Kind, Severity
 from keylane.proxy.topics.registry import TopicRegistry
 from keylane.wire.group_syncs import SyncRequest, read_sync_request
 from keylane.wire.header import ApiKey
@@ -156,6 +158,13 @@ async def _plan(
             "plan refused: the client's is kept group=%s generation_id=%d faults=%s",
             group, generation_id, error, exc_info=None if isinstance(error, PlanRefused) else error,
         )  # fmt: skip
+        context.event_log.note(
+            Kind.ERROR,
+            f"Generation {generation_id} of group {group} keeps its clients' assignment, because "
+            "keylane's plan failed its checks; the log has the faults.",
+            severity=Severity.ERROR,
+            group=group,
+        )
         return None
     context.generations.note_planned(group, planned)
     _log(context, group, deal, planned, context.clock() - started_s)
@@ -235,6 +244,8 @@ def _log(context: Context, group: str, deal: Deal, planned: Planned, took_s: flo
     stats.assignments_planned += not is_repeated
     stats.lanes_moved += 0 if is_repeated else planned.moved_count
     stats.lanes_withheld += 0 if is_repeated else planned.withheld_count
+    if not is_repeated:
+        _note_event(context.event_log, group, deal, planned)
     log.info(
         "lanes dealt out group=%s generation_id=%d protocol=%s members=%d lanes=%d moved=%d "
         "withheld=%d took_ms=%.1f",
@@ -244,6 +255,22 @@ def _log(context: Context, group: str, deal: Deal, planned: Planned, took_s: flo
     )  # fmt: skip
 
 
+def _note_event(event_log: EventLog, group: str, deal: Deal, planned: Planned) -> None:
+    """Publish members that came and went, and the generation that was dealt out to them."""
+    members = {one.identity: client_of(one) for one in deal.joined.members}
+    event_log.note_members(group, members, is_first=True)
+    balance = balance_of(planned.lanes, deal.loads)
+    event_log.note(
+        Kind.REBALANCE,
+        f"Generation {planned.generation_id} of group {group}: "
+        f"{sum(map(len, planned.lanes.values()))} lanes to {len(members)} members, "
+        f"{planned.moved_count} moved"
+        + (f", {planned.withheld_count} move next." if planned.withheld_count else ".")
+        + (f" The busiest has {balance:.2f} times the mean load." if balance else ""),
+        group=group,
+    )
+
+
 def _warn(context: Context, group: str, generation_id: int, reason: str) -> bool:
     is_first = context.generations.warn_once(group)
     if is_first:
@@ -251,4 +278,10 @@ def _warn(context: Context, group: str, generation_id: int, reason: str) -> bool
             "plan not made: the client's assignment is kept group=%s generation_id=%d reason=%s",
             group, generation_id, reason,
         )  # fmt: skip
+        context.event_log.note(
+            Kind.REFUSED,
+            f"Generation {generation_id} of group {group} is not dealt out by keylane: {reason}.",
+            severity=Severity.WARNING,
+            group=group,
+        )
     return is_first

@@ -10,7 +10,9 @@ An empty batch moves the client past other lanes' records; errors stay per parti
 librdkafka it is an empty control batch: from any other it concludes that its fetch size was too
 small, and at the tenth it reports MSG_SIZE_TOO_LARGE to its application
 (`rd_kafka_msgset_reader_run`). Other clients get no control batch: Sarama and aiokafka
-(read_committed) take an empty one for damage.
+(read_committed) take an empty one for damage. kafka-go 0.4 goes back to offset 1 at an empty batch,
+so it gets none: its position moves by a batch that begins before the offset that it asked for. It
+is recognized by its requests (`gap_forms`).
 A client id with key ranges of a topic fetches its physical partitions, and gets its own keys of
 them. A partition that it was not given is refused with TOPIC_AUTHORIZATION_FAILED, and logged
 once. Such clients get no fetch sessions. If ranges change while a request waits, the answer is
@@ -41,7 +43,9 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from keylane.cache.lane_values import GapForm
 from keylane.proxy.apis.records.fetch_ranges import PartedFetch, part_fetch, plan_ranges, refuse
+from keylane.proxy.apis.records.gap_forms import PASSED_BYTES_MAX, gap_form_of, wait_for_passed
 from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.places import with_own_endpoints
 from keylane.proxy.apis.shared.relay import Handler, forward
@@ -201,15 +205,20 @@ def lane_request(
     wanted: FetchRequest, plan: FetchPlan, context: Context, max_wait_ms: int
 ) -> LaneFetchRequest:
     """Return the request for lanes; its answer is bounded whatever the client allows."""
+    gap_form = gap_form_of(wanted, is_librdkafka=context.is_librdkafka)
+    max_bytes = min(wanted.max_bytes, context.config.fetch_answer_bytes_max)
+    if gap_form is GapForm.PASSED:
+        max_wait_ms = wait_for_passed(max_wait_ms)
+        max_bytes = min(max_bytes, PASSED_BYTES_MAX)
     return LaneFetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=wanted.min_bytes,
-        max_bytes=min(wanted.max_bytes, context.config.fetch_answer_bytes_max),
+        max_bytes=max_bytes,
         isolation_level=wanted.isolation_level,
         lanes=tuple(plan.lanes),
         cursor_id=context.session_id,
         user=context.user,
-        empty_as_control=context.is_librdkafka,
+        gap_form=gap_form,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -35,6 +35,7 @@ from keylane.proxy.net.admission import Admission
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.net.security.login_watch import LoginWatch
+from keylane.proxy.runtime.event_log import EventLog
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.runtime.turns import Turns
 from keylane.proxy.scans.loads import LaneLoads
@@ -98,6 +99,8 @@ class Shared:
     """Time when stable offsets of groups are committed again."""
     load_turns: LoadTurns = field(init=False)
     """Time when the load of groups is looked at."""
+    event_log: EventLog = field(default_factory=lambda: EventLog(lambda: 0))
+    """Events of groups, for operators."""
     patterns: ComparedPatterns = field(default_factory=ComparedPatterns)
     """Patterns of subscriptions, compared with lane topics."""
     pattern_turns: PatternTurns = field(init=False)
@@ -200,7 +203,7 @@ class Context:
         self.generations, self.consumer_groups = shared.generations, shared.consumer_groups
         self.group_names, self.refreshes = shared.group_names, shared.refreshes
         self.load_turns, self.ordered = shared.load_turns, shared.ordered
-        self.streams = shared.generations.streams
+        self.streams, self.event_log = shared.generations.streams, shared.event_log
         self._turns = turns = shared.turns
         self.in_thread, self.in_turn, self.pause = turns.in_thread, turns.in_turn, turns.pause
         ttl_s = self.config.authorization_ttl_s
@@ -242,7 +245,11 @@ class Context:
 
     async def refresh_topic(self, name: str) -> None:
         """Ask for a topic's partitions anew. Raises: UpstreamLost."""
-        await self._shared.cluster.refresh_topic(name)
+        await self.refresh_topics((name,))
+
+    async def refresh_topics(self, names: Collection[str]) -> None:
+        """Ask for the partitions of topics anew, at once. Raises: UpstreamLost."""
+        await self._shared.cluster.refresh_topics(names)
 
     def learn_topic(self, entry: Any) -> None:
         """Take note of a topic in a Metadata answer that has its id."""

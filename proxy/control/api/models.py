@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from keylane.config.node import NODE_NUMBER_MAX
 from keylane.keyrange.space import HASH_MAX
 from keylane.proxy.topics.range_table import CLIENT_ID_MAX
 
@@ -62,6 +63,7 @@ Hash = Annotated[
 HashText = Annotated[str, StringConstraints(pattern=f"^({DECIMAL.pattern})$")]
 ClientId = Annotated[str, StringConstraints(min_length=1, max_length=CLIENT_ID_MAX)]
 GroupName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+NodeNumber = Annotated[int, Field(ge=0, le=NODE_NUMBER_MAX, description="Of a node: its `node`.")]
 KeyText = Annotated[
     str,
     StringConstraints(min_length=1),
@@ -95,11 +97,13 @@ TopicFlags = Annotated[
 Version = Annotated[int, Field(ge=0, description="Counts the changes; also the ETag.")]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A body, or a part of one."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class Part(_Strict):
+class Part(Strict):
     """Key ranges of one partition."""
 
     topic: Topic
@@ -117,19 +121,19 @@ Parts = list[Part]
 """Number of have room says `RangeTable`, beside the bound on the body."""
 
 
-class AssignmentsIn(_Strict):
+class AssignmentsIn(Strict):
     """Assignments by client id: all that there are."""
 
     assignments: dict[ClientId, Parts]
 
 
-class AssignmentsPatch(_Strict):
+class AssignmentsPatch(Strict):
     """Assignments by client id: null deletes, clients that are not named stay."""
 
     assignments: dict[ClientId, Parts | None]
 
 
-class AssignmentIn(_Strict):
+class AssignmentIn(Strict):
     """The assignment of one client."""
 
     assignment: Parts
@@ -158,7 +162,7 @@ class AssignmentOut(BaseModel):
     assignment: list[PartOut]
 
 
-class SwitchesIn(_Strict):
+class SwitchesIn(Strict):
     """All switches that are set; what is left out is as configured."""
 
     accept_individual_commit: Annotated[
@@ -200,7 +204,7 @@ class SwitchesOut(BaseModel):
     configured: Configured
 
 
-class TopicSwitchIn(_Strict):
+class TopicSwitchIn(Strict):
     """The switch of one topic; null: as configured."""
 
     accept_range_fetch: StrictBool | None = Field(alias="accept.range.fetch")
@@ -215,7 +219,7 @@ class TopicSwitchOut(BaseModel):
     is_set: bool = Field(description="False: it is as configured.")
 
 
-class ClientSwitchIn(_Strict):
+class ClientSwitchIn(Strict):
     """The switch of one client; null: as configured."""
 
     allow_individual_commit: StrictBool | None = Field(alias="allow.individual.commit")

@@ -58,6 +58,16 @@ def describe(operations: Sequence[ControlOperation]) -> dict[str, Any]:
             {"name": name, "in": "path", "required": True, "schema": shapes.of(NAMES[name])}
             for name in operation.parameters
         ]
+        parameters += [
+            {
+                "name": each.name,
+                "in": "query",
+                "required": False,
+                "description": each.description,
+                "schema": shapes.of(each.kind),
+            }
+            for each in operation.query
+        ]
         if operation.takes_version:
             parameters.append(IF_MATCH)
         if parameters:

@@ -17,6 +17,7 @@ NAMES: Final[Mapping[str, Any]] = {
     "topic": models.Topic,
     "group": models.GroupName,
     "key": models.KeyText,
+    "number": models.NodeNumber,
 }
 """Parameters of paths, by name."""
 READ: Final = (HTTPStatus.BAD_REQUEST, HTTPStatus.NOT_FOUND)
@@ -39,6 +40,16 @@ DELETE: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueryParameter:
+    """One parameter behind the `?`; none of them is required."""
+
+    name: str
+    kind: Any
+    """Type of its value, as pydantic has it."""
+    description: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ControlOperation:
     """One method of one path."""
 
@@ -50,6 +61,7 @@ class ControlOperation:
     """Problems that it may answer, beside 405; where tokens are needed, 401 and 403 as well."""
     is_open: bool = False
     """True: it needs no token (`auth.OPEN`)."""
+    query: Sequence[QueryParameter] = ()
     body: type[BaseModel] | None = None
     example: Mapping[str, Any] = field(default_factory=dict)
     answer: Any = None

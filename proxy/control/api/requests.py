@@ -13,8 +13,9 @@ from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from keylane.proxy.control.api.operations import QueryParameter
 from keylane.proxy.control.api.problems import Problem, pointer
 from keylane.wire.bounded_json import JsonInvalid, NameTwice, read_json
 
@@ -27,6 +28,7 @@ BODY_DEPTH_MAX: Final = 16
 BODY_TIMEOUT_S: Final = 30.0
 ERRORS_SHOWN: Final = 20
 NAMES_SHOWN: Final = 20
+NAME_CHARS_SHOWN: Final = 50
 JSON: Final = "application/json"
 IF_MATCH: Final = "If-Match"
 ANY_VERSION: Final = "*"
@@ -79,6 +81,25 @@ def read_name(request: web.Request, name: str, pattern: re.Pattern[str]) -> str:
     if pattern.fullmatch(value) is None:
         raise Problem(HTTPStatus.BAD_REQUEST, f"no legal {name}", field=name)
     return value
+
+
+def read_query(request: web.Request, parameters: Sequence[QueryParameter]) -> dict[str, Any]:
+    """Return the values behind the `?`, without those that were left out. Raises: Problem."""
+    known = {each.name: each for each in parameters}
+    found: dict[str, Any] = {}
+    for name, text in request.query.items():
+        if name not in known:
+            names = ", ".join(known) or "none"
+            detail = f"unknown parameter {name[:NAME_CHARS_SHOWN]}, this path takes: {names}"
+            raise Problem(HTTPStatus.BAD_REQUEST, detail, field=name[:NAME_CHARS_SHOWN])
+        if name in found:
+            raise Problem(HTTPStatus.BAD_REQUEST, f"{name} stands there twice", field=name)
+        try:
+            found[name] = TypeAdapter(known[name].kind).validate_strings(text)
+        except ValidationError as error:
+            said = error.errors(include_url=False, include_input=False)[0]["msg"]
+            raise Problem(HTTPStatus.BAD_REQUEST, f"{name}: {said}", field=name) from None
+    return found
 
 
 def entity_tag(version: int) -> str:

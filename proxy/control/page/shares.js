@@ -3,9 +3,9 @@
 // A window is drawn from its oldest record to the highest offset, as a part of the look-ahead. When
 // it is full, one key holds up all others of its partition.
 
-import { amount, cell, count, duration, sum } from "./text.js";
+import { HELD_UP_S } from "./model.js";
+import { amount, byId, cell, count, duration, element, sum } from "./text.js";
 
-const HELD_UP_S = 60;  // a record that is held for longer is named
 const FULL = 0.8, FILLING = 0.5;  // parts of the look-ahead; the alert fires at the first
 const STATES = [
   ["flight", "at members", (w) => w.in_flight],
@@ -27,13 +27,6 @@ const used = (one) => one.window.span / one.window.look_ahead;
 const part = (value) => (value < 0.005 ? "below 1 %" : `${Math.round(100 * value)} %`);
 
 const grade = (value) => (value > FULL ? "bad" : value > FILLING ? "warn" : "good");
-
-function element(name, kind, text) {
-  const made = document.createElement(name);
-  if (kind) made.className = kind;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
 
 // The two questions of the person on call, answered in a sentence each; the worst partition speaks.
 function findings(group) {
@@ -153,7 +146,6 @@ function showKeys(root, group) {
 }
 
 function show(root, group) {
-  root.querySelector("h3").textContent = group.name;
   const windows = windowsOf(group).map((one) => one.window);
   const out = sum(windows.map((window) => window.handed_out));
   const came = sum(windows.map((window) => window.redelivered));
@@ -172,7 +164,7 @@ function show(root, group) {
 function cardOf(name) {
   let root = cards.get(name);
   if (!root) {
-    root = document.getElementById("share-template").content.cloneNode(true).firstElementChild;
+    root = byId("share-template").content.cloneNode(true).firstElementChild;
     root.querySelector(".partitions").setAttribute("aria-label", `Partitions of ${name}`);
     root.querySelector(".keys .scroll").setAttribute("aria-label", `Hottest keys of ${name}`);
     cards.set(name, root);
@@ -180,19 +172,14 @@ function cardOf(name) {
   return root;
 }
 
-export function showShares(state) {
-  const groups = state.shares ?? [];
-  const names = groups.map((group) => group.name);
-  for (const name of [...cards.keys()]) if (!names.includes(name)) cards.delete(name);
-  const box = document.getElementById("shares");
-  const before = [...box.children];
-  const roots = groups.map((group) => cardOf(group.name));
-  groups.forEach((group, index) => show(roots[index], group));
-  // Only when groups come or go: an open list of keys and its focus stay as they are.
-  if (before.length !== roots.length || before.some((root, index) => root !== roots[index])) {
-    box.replaceChildren(...roots);
-  }
-  document.getElementById("shares-section").hidden = groups.length === 0;
-  document.getElementById("shares-more").textContent = state.shares_left_out
-    ? `${count(state.shares_left_out, "more group")} not shown` : "";
+// The card of the share group that is selected; null: none is.
+export function showShare(group) {
+  const section = byId("shares-section");
+  section.hidden = group === null;
+  if (group === null) return;
+  const box = byId("shares");
+  const root = cardOf(group.name);
+  show(root, group);
+  // Only when another one is selected: an open list of keys and its focus stay as they are.
+  if (box.firstElementChild !== root) box.replaceChildren(root);
 }

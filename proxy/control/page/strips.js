@@ -1,8 +1,11 @@
-// Strips over the hash space: one row per partition, one segment per lane, in three bands.
+// Strips over the hash space: one row per partition, one segment per lane, in three bands: load in
+// a neutral hue (of the topic's own scale), trouble in red, and the member's colour.
 
-const ROW_MAX = 34, ROW_MIN = 9, HEIGHT_WANTED = 420, GAP = 3;
+const ROW_MAX = 38, ROW_MIN = 9, HEIGHT_WANTED = 420, GAP = 3;
 const HASH_COUNT = 2 ** 63;
-const BANDS = { load: 0.5, lag: 0.14 };  // of a row's height; the rest is the member
+const BANDS = { load: 0.42, trouble: 0.26 };  // of a row's height; the rest is the member
+
+export const stripsHeight = (topic) => rowHeight(topic.partitions) * topic.partitions;
 
 const rowHeight = (partitions) =>
   Math.max(ROW_MIN, Math.min(ROW_MAX, Math.floor(HEIGHT_WANTED / partitions)));
@@ -19,12 +22,13 @@ function edgesOf(topic, partition) {
   return rows[rows.length === 1 ? 0 : partition];
 }
 
-// Twelve colours that differ to any kind of sight, then hues by the golden angle.
-const OWNERS = ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bb7733",
-  "#77aadd", "#ddaa33", "#44bb99", "#99667b", "#8888cc"];
+// Colours of members: none of them is red, which means trouble and nothing else.
+const OWNERS = ["#4477aa", "#ccbb44", "#228833", "#66ccee", "#8e6bbf", "#44bb99", "#997a3d",
+  "#77aadd", "#a9b83c", "#2f7f86", "#b7a6d9", "#5c6f8a"];
 
+// Then hues by the golden angle, from yellow over green and blue to violet.
 export const ownerColor = (place) =>
-  OWNERS[place] ?? `hsl(${Math.round(place * 137.508) % 360} 50% 55%)`;
+  OWNERS[place] ?? `hsl(${50 + Math.round(place * 137.508) % 230} 42% 55%)`;
 
 export function laneAt(topic, box, x, y) {
   const partition = Math.floor(y / rowHeight(topic.partitions));
@@ -52,7 +56,32 @@ const heat = (low, high) => Array.from({ length: 65 }, (_, step) => mix(low, hig
 // What is drawn for a value beside the most there is: the square root shows small ones too.
 const level = (value, most) => (value > 0 && most > 0 ? Math.max(4, Math.round(64 * Math.sqrt(value / most))) : 0);
 
-export function drawStrips(canvas, topic, { loads, own, marked, lane }) {
+// Hatched red, where a member is stuck: differs from "far behind" by more than colour.
+function hatch(pen, red, ground) {
+  const tile = document.createElement("canvas");
+  tile.width = tile.height = 6;
+  const brush = tile.getContext("2d");
+  brush.fillStyle = red;
+  brush.fillRect(0, 0, 6, 6);
+  brush.strokeStyle = ground;
+  brush.lineWidth = 1.6;
+  brush.beginPath();
+  for (const start of [-6, 0, 6]) { brush.moveTo(start, 6); brush.lineTo(start + 6, 0); }
+  brush.stroke();
+  return pen.createPattern(tile, "repeat");
+}
+
+// Trouble of a lane: "stuck", "far", "alone" (records wait and no member reads them) or null.
+export function troubleOf(own, index, members, behindS) {
+  if (!own || !own.lag[index]) return null;
+  const owner = own.owner[index];
+  if (owner >= 0 && members[owner]?.is_stuck) return "stuck";
+  if (owner < 0 && members.length) return "alone";
+  const lagS = own.lag_s?.[index];
+  return lagS !== null && lagS !== undefined && lagS >= behindS ? "far" : null;
+}
+
+export function drawStrips(canvas, topic, { loads, own, members, marked, lane, behindS }) {
   const height = rowHeight(topic.partitions);
   const width = canvas.parentElement.clientWidth;
   const ratio = Math.min(2, devicePixelRatio || 1);
@@ -63,13 +92,13 @@ export function drawStrips(canvas, topic, { loads, own, marked, lane }) {
   pen.scale(ratio, ratio);
   const style = getComputedStyle(document.documentElement);
   const tone = (name) => style.getPropertyValue(name).trim();
-  const shades = heat(tone("--heat-low"), tone("--heat-high"));
-  const lags = heat(tone("--heat-low"), tone("--ink"));
-  const unread = tone("--heat-low");
+  const shades = heat(tone("--load-low"), tone("--load-high"));
+  const unread = tone("--unread"), red = tone("--trouble");
+  const marks = { stuck: hatch(pen, red, tone("--card")), alone: red, far: red };
   const most = loads.reduce((top, load) => Math.max(top, load ?? 0), 0);
-  const mostLag = own ? own.lag.reduce((top, lag) => Math.max(top, lag ?? 0), 0) : 0;
   const inner = height - (height > 14 ? GAP : 1);
-  const loadHeight = Math.round(inner * BANDS.load), lagHeight = Math.max(2, Math.round(inner * BANDS.lag));
+  const loadHeight = Math.round(inner * BANDS.load);
+  const markHeight = Math.max(2, Math.round(inner * BANDS.trouble));
   for (let partition = 0; partition < topic.partitions; partition += 1) {
     const edges = edgesOf(topic, partition);
     const top = partition * height;
@@ -80,13 +109,14 @@ export function drawStrips(canvas, topic, { loads, own, marked, lane }) {
       const hair = right - left > 6 ? 1 : 0;  // a line between lanes where there is room
       const wide = Math.max(0.5, right - left - hair);
       const owner = own ? own.owner[index] : -1;
+      const trouble = troubleOf(own, index, members, behindS);
       pen.globalAlpha = marked >= 0 && owner !== marked ? 0.25 : 1;
       pen.fillStyle = shades[level(loads[index] ?? 0, most)];
       pen.fillRect(left, top, wide, loadHeight);
-      pen.fillStyle = lags[level(own?.lag[index] ?? 0, mostLag)];
-      pen.fillRect(left, top + loadHeight, wide, lagHeight);
+      pen.fillStyle = trouble ? marks[trouble] : shades[0];
+      pen.fillRect(left, top + loadHeight, wide, markHeight);
       pen.fillStyle = owner >= 0 ? ownerColor(owner) : unread;
-      pen.fillRect(left, top + loadHeight + lagHeight, wide, inner - loadHeight - lagHeight);
+      pen.fillRect(left, top + loadHeight + markHeight, wide, inner - loadHeight - markHeight);
       left = right;
     }
   }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from keylane.errors import ConfigInvalid
+from keylane.errors import ConfigInvalid, reason_of
 
 SECRET_BYTES_MAX: Final = 64 * 1024
 """Tokens with many claims have a few KiB."""
@@ -48,6 +48,6 @@ def _read(key: str, file: str) -> tuple[bytes, str]:
             data = opened.read(SECRET_BYTES_MAX + 1)
         return data, data.decode()
     except OSError as error:
-        raise ConfigInvalid(f"{key}: {error}") from None
+        raise ConfigInvalid(f"{key}: {file}: {reason_of(error)}") from None
     except UnicodeDecodeError:
         raise ConfigInvalid(f"{key}: {file} is no text") from None

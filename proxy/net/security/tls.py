@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Self
 
-from keylane.errors import ConfigInvalid
+from keylane.errors import ConfigInvalid, reason_of
 
 log = logging.getLogger("keylane.tls")
 
@@ -107,7 +107,9 @@ class ReloadingContext(ssl.SSLContext):
         try:
             return self._build()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            raise ConfigInvalid(f"{self._name}: {error} ({', '.join(self._files)})") from None
+            raise ConfigInvalid(
+                f"{self._name}: {reason_of(error)} ({', '.join(self._files)})"
+            ) from None
 
     def _signature(self) -> Signature:
         """Return a value that changes with the files, also behind a Kubernetes secret's links."""

@@ -14,7 +14,13 @@ from keylane.errors import NodeInvalid
 from keylane.proxy.nodes.gate.seals import Seals, is_node_like
 from keylane.proxy.nodes.messages import write_membership, write_refusal
 from keylane.proxy.nodes.owner_plan import admit, plan_owners
-from keylane.proxy.topics.node_values import NO_GENERATION, NO_NODE, Hello, Membership
+from keylane.proxy.topics.node_values import (
+    NO_GENERATION,
+    NO_NODE,
+    Hello,
+    Membership,
+    serving_nodes,
+)
 
 log = logging.getLogger("keylane.nodes")
 
@@ -71,7 +77,8 @@ def decide(joined: Any, received: Received, seals: Seals, *, withholds: bool) ->
     nodes = {number: hellos[member_id] for number, member_id in admission.members.items()}
     if nodes:
         count = next(iter(nodes.values())).ic_partition_count
-        claims = {number: hello.claim for number, hello in nodes.items()}
+        serving = serving_nodes(hello.node for hello in nodes.values())
+        claims = {number: nodes[number].claim for number in serving}
         membership = Membership(
             generation_id=generation_id,
             nodes=tuple(hello.node for hello in nodes.values()),

@@ -6,7 +6,7 @@ import pytest
 
 from keylane.cache.lane import GAP_COUNT_MAX
 from keylane.cache.lane_log import LaneLog
-from keylane.cache.lane_values import Block, Claim, Taken
+from keylane.cache.lane_values import Block, Claim, GapForm, Taken
 from keylane.cache.slice_cache import SliceCache
 from keylane.kernel.block import LaneSlice
 from keylane.kernel.split import split_block
@@ -77,10 +77,10 @@ def test_an_answer_without_records_may_be_one_control_batch() -> None:
     log.take(1, Claim(5, 0.0), gap, 1000, at_least_one=True)
     log.take(0, Claim(5, 0.0), records, 1000, at_least_one=True)
 
-    (batch,) = read_batches(b"".join(gap.records(empty_as_control=True)))
+    (batch,) = read_batches(b"".join(gap.records(GapForm.CONTROL)))
     assert (batch.base, batch.last, batch.is_control) == (5, 19, True)
-    assert records.records(empty_as_control=True) == records.records()
-    assert nothing.records(empty_as_control=True) == ()
+    assert records.records(GapForm.CONTROL) == records.records()
+    assert nothing.records(GapForm.CONTROL) == ()
 
 
 def test_a_batch_whose_records_are_behind_the_client_is_none() -> None:
@@ -95,8 +95,28 @@ def test_a_batch_whose_records_are_behind_the_client_is_none() -> None:
         log_of(block).take(0, claim, taken, 1000, at_least_one=True)
 
     assert (done.has_records, behind.has_records) == (False, True)
-    (batch,) = read_batches(b"".join(done.records(empty_as_control=True)))
+    (batch,) = read_batches(b"".join(done.records(GapForm.CONTROL)))
     assert (batch.base, batch.last, batch.is_control) == (5, 9, True)
+
+
+def test_an_answer_may_have_no_empty_batch() -> None:
+    """For kafka-go: a batch that begins before the offset asked for, or records and no gap."""
+    broker = broker_of([A] * 10 + [B] + [A] * 10)
+    log = log_of(block_of(broker, 0, 10), block_of(broker, 10, 11), block_of(broker, 11, 21))
+    gap, first, records, nothing = Taken(5), Taken(0), Taken(8), Taken(5)
+
+    for taken, limit in ((gap, 0), (first, 0), (records, 1000)):
+        claim = Claim(taken.position, 0.0)
+        log.take(1, claim, taken, limit, at_least_one=limit > 0)
+
+    (batch,) = read_batches(b"".join(gap.records(GapForm.PASSED)))
+    assert (batch.base, batch.last, len(batch.records)) == (4, 9, 1)
+    (batch,) = read_batches(b"".join(first.records(GapForm.PASSED)))
+    assert (batch.base, batch.last, len(batch.records)) == (0, 9, 0)
+    assert len(read_batches(b"".join(records.records()))) == 2
+    (batch,) = read_batches(b"".join(records.records(GapForm.PASSED)))
+    assert (batch.base, batch.last, len(batch.records)) == (10, 10, 1)
+    assert nothing.records(GapForm.PASSED) == ()
 
 
 def test_a_gap_goes_out_under_the_epoch_of_its_end() -> None:

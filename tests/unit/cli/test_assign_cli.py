@@ -135,8 +135,8 @@ def test_partitions_are_given_once_or_for_each_topic(capsys: pytest.CaptureFixtu
         ([*BASE, "--partitions", "4"], "2 for 1 topics"),
         ([*BASE, "--topic", "orders"], "one is named twice"),
         ([*BASE, "--load", "no/such/file"], "no/such/file: No such file"),
-        ([*BASE, "--strategy", "best"], "invalid choice"),
-        ([*BASE, "--bootstrap", "h:1"], "not allowed with"),
+        ([*BASE, "--strategy", "best"], "is not one of"),
+        ([*BASE, "--bootstrap", "h:1"], "--bootstrap: cannot stand beside --partitions"),
         ([*ROUND_ROBIN, "--lanes", "4"], "sticky-load alone"),
         ([*BASE, "--hash", "murmur2"], "needs a number of lanes"),
         (
@@ -151,10 +151,7 @@ def test_bad_arguments_exit_with_2(
     argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One line on stderr says what is wrong."""
-    with pytest.raises(SystemExit) as ended:
-        main(argv)
-
-    assert ended.value.code == 2
+    assert main(argv) == 2
     assert message in capsys.readouterr().err
 
 
@@ -165,8 +162,7 @@ def test_a_bad_plan_names_file_and_place(
     path = tmp_path / "plan.json"
     path.write_text("{}")
 
-    with pytest.raises(SystemExit):
-        main([*BASE, "--load", str(path)])
+    assert main([*BASE, "--load", str(path)]) == 2
 
     assert f"--load {path}: plan: cuts: missing" in capsys.readouterr().err
 
@@ -176,7 +172,8 @@ def test_a_cluster_that_does_not_answer_exits_with_1(capsys: pytest.CaptureFixtu
     argv = ["assign", "--topic", "t", "--bootstrap", "127.0.0.1:1", "--members", "2"]
 
     assert main(argv) == 1
-    assert "127.0.0.1:1 cannot be asked" in capsys.readouterr().err
+    line = "keylane assign: --bootstrap 127.0.0.1:1: no broker can be reached there\n"
+    assert capsys.readouterr().err == line
 
 
 def test_pods_that_cannot_be_written_exit_with_1(

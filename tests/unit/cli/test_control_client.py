@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import http.server
 import socket
@@ -10,9 +9,11 @@ import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.error import HTTPError, URLError
 
+import click
 import pytest
 
 from keylane.cli.control_client import (
@@ -22,11 +23,12 @@ from keylane.cli.control_client import (
     KEY_VARIABLE,
     TOKEN_VARIABLE,
     ControlTrust,
-    add_trust_arguments,
+    ask_control,
     control_request,
     open_control,
+    trust_options,
 )
-from keylane.errors import ConfigInvalid
+from keylane.errors import ConfigInvalid, ControlRefused
 from tests.integration.certificates import Authority
 
 
@@ -69,9 +71,13 @@ def test_what_is_no_address(control) -> None:
 
 
 def parsed(*args: str) -> ControlTrust:
-    parser = argparse.ArgumentParser()
-    add_trust_arguments(parser)
-    return ControlTrust.of(parser.parse_args(args))
+    @trust_options
+    def command(**options: Any) -> ControlTrust:
+        return ControlTrust.of(SimpleNamespace(**options))
+
+    trust = click.command()(command).main(list(args), prog_name="x", standalone_mode=False)
+    assert isinstance(trust, ControlTrust)
+    return trust
 
 
 def test_flags_go_before_the_environment(monkeypatch) -> None:
@@ -305,3 +311,26 @@ def test_a_port_that_does_not_speak_http() -> None:
         with pytest.raises(URLError, match="https://"):
             open_control(request, ControlTrust(), timeout_s=60)
         thread.join(60)
+
+
+@pytest.mark.parametrize("status", ["200 OK", "503 Service Unavailable"])
+def test_an_answer_that_is_cut_is_one_line(status: str) -> None:
+    """The node ended in the middle of a body in chunks, as a proxy before it passes it on."""
+    head = f"HTTP/1.1 {status}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            accepted, _ = server.accept()
+            with accepted:
+                accepted.recv(65536)
+                accepted.sendall(f"{head}10\r\n[1,".encode())
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        with pytest.raises(ControlRefused) as refused:
+            ask_control(control_request(address, "/groups"), ControlTrust(), timeout_s=30.0)
+
+        thread.join()
+    assert str(refused.value) == f"{address}: the answer ends in the middle"

@@ -103,10 +103,7 @@ def test_a_wrong_profile_is_refused_with_its_place(
     """Exit status 2 and one line that names the file and the field."""
     profile.write_text(json.dumps(json.loads(profile.read_bytes()) | change))
 
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", str(profile), "--lanes", "2"])
-
-    assert ended.value.code == 2
+    assert main(["plan", str(profile), "--lanes", "2"]) == 2
     assert f"{profile}: profile.{place}: " in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -124,10 +121,7 @@ def test_wrong_arguments_are_refused(
     profile: Path, arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit status 2 and one line."""
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", str(profile), *arguments])
-
-    assert ended.value.code == 2
+    assert main(["plan", str(profile), *arguments]) == 2
     assert text in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -151,10 +145,7 @@ def test_a_wrong_prior_plan_is_refused(
     main(["plan", str(profile), "--lanes", "2", "-o", str(prior)])
     prior.write_text(json.dumps(json.loads(prior.read_bytes()) | change))
 
-    with pytest.raises(SystemExit) as ended:
-        main(["plan", str(profile), "--lanes", "2", "--prior", str(prior)])
-
-    assert ended.value.code == 2
+    assert main(["plan", str(profile), "--lanes", "2", "--prior", str(prior)]) == 2
     assert text in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -165,8 +156,7 @@ def test_another_lane_count_follows_from_nothing(
     prior = tmp_path / "prior.json"
     main(["plan", str(profile), "--lanes", "2", "-o", str(prior)])
 
-    with pytest.raises(SystemExit):
-        main(["plan", str(profile), "--lanes", "3", "--prior", str(prior)])
+    assert main(["plan", str(profile), "--lanes", "3", "--prior", str(prior)]) == 2
 
     assert "prior plan: has 2 lanes" in capsys.readouterr().err
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keylane.cli.describe import render
-from keylane.cli.share_tables import age
+from keylane.cli.figures import age
 
 WINDOW: dict[str, Any] = {
     "members": 2,

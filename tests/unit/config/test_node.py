@@ -13,7 +13,8 @@ from keylane.config.node import (
     ProxyConfig,
     split_address,
 )
-from keylane.config.sources import load_config, parse_group_rule, parse_lane_rule
+from keylane.config.rule_forms import parse_group_rule, parse_lane_rule
+from keylane.config.sources import load_config
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.space import LANE_COUNT_MAX
 
@@ -28,7 +29,7 @@ def load(
     if text is not None:
         path = folder / "keylane.yaml"
         path.write_text(text)
-    return load_config(path=path, environment=environment or {}, flags=flags)
+    return load_config(path=path, environment=environment or {}, flags=flags).config
 
 
 def test_an_upstream_is_all_that_is_needed() -> None:
@@ -85,7 +86,7 @@ def test_environment_values_have_their_types() -> None:
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
-        ({}, "bootstrap: Field required"),
+        ({}, "bootstrap is missing: give --bootstrap, the variable KEYLANE_BOOTSTRAP"),
         ({"bootstrap": "nowhere"}, "bootstrap: 'nowhere' is not host:port"),
         ({"bootstrap": "a:1,b"}, "bootstrap: 'b' is not host:port"),
         ({"bootstrap": UPSTREAM, "listen": "a:65536"}, "listen: "),
@@ -255,7 +256,7 @@ def test_lists_come_from_variables_and_flags_as_yaml(source) -> None:
     else:
         given["flags"]["accept_layout"] = text
 
-    config = load_config(path=None, **given)
+    config = load_config(path=None, **given).config
 
     assert config.accept_layout == ("orders", "shop-a")
 

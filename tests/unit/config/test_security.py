@@ -16,7 +16,9 @@ MUTUAL = {**CONTROL_TLS, **ADMINS, "control_client_ca": "a"}
 
 
 def load(**values: object) -> ProxyConfig:
-    return load_config(path=None, environment={}, flags={"bootstrap": "kafka:9092", **values})
+    return load_config(
+        path=None, environment={}, flags={"bootstrap": "kafka:9092", **values}
+    ).config
 
 
 @pytest.mark.parametrize(

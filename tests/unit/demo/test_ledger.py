@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -49,8 +49,8 @@ class Story:
         self.events.append(RecordsCommitted(member, next(self._clock), ((LANE, offsets),)))
         return self
 
-    def fail_commit(self, member: int) -> Story:
-        self.events.append(CommitFailed(member, next(self._clock), (LANE,), "x"))
+    def fail_commit(self, member: int, reason: str = "x", lanes: Sequence[int] = (LANE,)) -> Story:
+        self.events.append(CommitFailed(member, next(self._clock), tuple(lanes), reason))
         return self
 
     def release(self, member: int, end: SessionEnd = SessionEnd.REVOKED) -> Story:
@@ -226,13 +226,16 @@ def test_the_busiest_member_is_compared_with_what_keys_allow() -> None:
         batch = OrderBatch(lane, 0, count - 1, (OrderRun(lane, 0, count),))
         ledger.apply(Delivered(member, 10 + at_ns, (batch,)))
     ideal, loads = ledger.excess(), ledger.loads()
+    speedup = ledger.speedup(2)
     ledger.apply(LanesReleased(2, 20, (1,), SessionEnd.REVOKED))
-    between = ledger.excess()
+    between, no_speedup = ledger.excess(), ledger.speedup(2)
     ledger.apply(LanesAssigned(1, 21, (1,)))
 
     assert before is None
     assert between is None
+    assert no_speedup is None
     assert ideal == 1.0
+    assert speedup == pytest.approx(0.6 / 0.5)  # partition 0 has lanes 0 and 2
     assert loads == pytest.approx({1: 0.5, 2: 0.3, 3: 0.2})
     assert ledger.excess() == pytest.approx(0.7 / 0.5)
 
@@ -262,3 +265,54 @@ def test_a_commit_of_a_lane_that_is_anothers_is_a_breach() -> None:
     ledger = story.ledger()
 
     assert ledger.counts.two_at_once == 1
+
+
+def test_a_member_that_is_killed_while_it_stalls_was_put_out() -> None:
+    """It says nothing from before the next assignment to its end: what it had comes again."""
+    story = Story().assign(1).read(1, 0, 3).commit(1, 1)
+
+    counts = story.assign(2).read(2, 1, 4).end(1).counts()
+
+    assert counts == Counts(deliveries=6, after_failed_commit=2)
+
+
+def test_a_killed_member_that_read_beside_the_next_is_a_breach() -> None:
+    """Nothing says that it was put out, and it read after the lane was given away."""
+    counts = Story().assign(1).assign(2).read(1, 0, 1).end(1).counts()
+
+    assert counts.two_at_once >= 2
+
+
+def test_a_process_that_ends_with_a_lane_of_its_own_was_not_put_out() -> None:
+    """It was killed in order of the show; the next assignment comes after it."""
+    counts = Story().assign(1).read(1, 0, 1).end(1).assign(2).read(2, 0, 1).counts()
+
+    assert counts == Counts(deliveries=2, after_kill=1)
+
+
+@pytest.mark.parametrize("reason", ["CommitFailedError", "UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION"])
+def test_a_refused_commit_puts_out_a_member_with_all_of_its_lanes(reason: str) -> None:
+    """The commit was of another lane, as nothing of this one waited; it reads on until then."""
+    story = Story().assign(1).read(1, 0, 1).commit(1, 1).assign(2).read(1, 1, 2)
+
+    counts = story.fail_commit(1, reason, lanes=(LANE + 1,)).release(1).counts()
+
+    assert counts == Counts(deliveries=1, by_put_out=1)
+
+
+def test_a_member_that_commits_after_a_refusal_was_not_put_out() -> None:
+    """Libraries name a rebalance that is under way like the end of a membership."""
+    story = Story().assign(1).read(1, 0, 1).fail_commit(1, "CommitFailedError").assign(2)
+
+    counts = story.read(1, 1, 2).commit(1, 2).release(1).counts()
+
+    assert counts.two_at_once >= 2
+
+
+def test_a_commit_that_failed_for_another_reason_puts_no_member_out() -> None:
+    """The same with a lost connection is a breach, once for the lane and once for the record."""
+    story = Story().assign(1).read(1, 0, 1).commit(1, 1).assign(2).read(1, 1, 2)
+
+    counts = story.fail_commit(1, "_TRANSPORT").release(1).counts()
+
+    assert counts.two_at_once >= 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -36,6 +38,26 @@ def test_a_lock_is_held_once_and_released_once(tmp_path: Path) -> None:
 
     assert held == again
     other.hold()
+
+
+def test_a_file_system_without_locks_is_named_by_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's error has no file name; nothing stays open."""
+    taken: list[int] = []
+
+    def refuse(fd: int, _operation: int) -> None:
+        taken.append(fd)
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+
+    with pytest.raises(KafkaUnavailable) as refused:
+        FolderLock(tmp_path).hold()
+
+    assert str(refused.value) == f"data folder {tmp_path}: No locks available"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(taken[0])
 
 
 def test_a_child_keeps_the_lock(tmp_path: Path) -> None:
@@ -77,5 +99,5 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     """A file where the folder should be is named."""
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(KafkaUnavailable, match="cannot use the data folder"):
+    with pytest.raises(KafkaUnavailable, match=r"data folder .*: File exists"):
         FolderLock(tmp_path / "file").hold()

@@ -8,6 +8,7 @@ import os
 import zipfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -203,3 +204,18 @@ def test_another_file_is_no_lock(text: str) -> None:
     """Its format and version stand in it, and it is not empty."""
     with pytest.raises(ValueError, match="no lock of jars"):
         parse_lock(text)
+
+
+def test_a_file_that_another_process_writes_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """jgo asserts that no other process fetches into the same Maven repository."""
+
+    def fetch(_artifact: object) -> Path:
+        raise AssertionError
+
+    monkeypatch.setattr(resolve, "fetch_jar", fetch)
+    jar = LockedJar("org.apache.kafka:kafka-clients:4.3.1", "0" * 64, 1)
+
+    with pytest.raises(
+        KafkaUnavailable, match=r"kafka-clients:4.3.1: another process .* try again"
+    ):
+        resolve._fetch(jar, MagicMock())

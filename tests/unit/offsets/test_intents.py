@@ -179,3 +179,24 @@ def test_a_first_push_that_the_journal_does_not_have_yet_keeps_ranges() -> None:
 
     assert arrived is not None
     assert arrived.ranges() == [(150, 200)] and not arrived.unsaved().tombstones
+
+
+@pytest.mark.parametrize("target", [500, 1500])
+def test_a_reset_that_the_journal_does_not_have_yet_drops_all_ranges(target) -> None:
+    """Back or forward: all keys stand at its offset, and what was done beyond it comes again."""
+    state = at(1000)
+    state.commit_keys((LANES.key_range(0),), 2000)
+    state.commit_ranges([(3000, 3010)], (LANES.key_range(1),))
+    draft = state.copy()
+    draft.reset(target)
+    intents = Intents()
+    intents.note_stored(KEY, target)
+    intents.open(KEY, intent_of(state, draft, target, 1))
+
+    found = intents.recognise(KEY, state, target, 0.0)
+
+    draft.mark_pushed(target)
+    assert found == draft
+    assert found is not None and not found.keyed_ranges()
+    assert (found.stable_position, found.fastest_position) == (target, target)
+    assert intents.recognise(KEY, state, 1000, 0.0) is state

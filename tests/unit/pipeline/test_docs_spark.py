@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from keylane.cli.main import build_parser
+from tests.commands import parse_command
 
 PAGE: Final = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
 COMMANDS: Final = [
@@ -23,9 +23,7 @@ COMMANDS: Final = [
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_of_the_page_parses(command: str) -> None:
     """Flags and places are those of this version."""
-    args = build_parser().parse_args(shlex.split(command)[1:])
-
-    assert callable(args.run)
+    assert vars(parse_command(shlex.split(command)[1:]))
 
 
 def test_the_page_shows_commands() -> None:

@@ -50,14 +50,15 @@ def test_the_build_gets_what_it_installs_from() -> None:
 
 
 def test_nothing_is_fetched_without_a_sum() -> None:
-    """Each `pip install` takes a lock with hashes or nothing; set-up and image alike."""
+    """Each call of pip takes a lock with hashes or nothing; set-up and image alike."""
     script = (ROOT / "tools/image_build.sh").read_text(encoding="utf-8").replace("\\\n", " ")
-    installs = [line for line in script.splitlines() if line.strip().startswith("pip install")]
+    calls = [line.strip() for line in script.splitlines() if re.match(r" *pip (install|wh)", line)]
 
-    assert len(installs) == 2
-    for line in installs:
-        assert "--no-deps" in line
-        assert "--require-hashes" in line or ("--no-build-isolation" in line and '"$copy"' in line)
+    (locked, built, own) = calls
+    assert all("--no-deps" in line for line in calls)
+    assert "--require-hashes" in locked and "--only-binary :all:" in locked
+    assert "--no-build-isolation" in built and built.endswith('"$copy"')
+    assert "--no-index" in own and own.endswith(" keylane")
     assert "--require-hashes" in set_up.LOCKED and "--no-deps" in set_up.LOCKED
 
 
@@ -94,6 +95,6 @@ def test_ports_and_paths_are_the_charts() -> None:
     assert f"127.0.0.1:{ports['control']}/readyz" in DOCKERFILE
     statefulset = (ROOT / "helm/keylane/templates/statefulset.yaml").read_text(encoding="utf-8")
     command = re.search(r"^CMD (\[.*\])$", DOCKERFILE, re.MULTILINE)
-    arguments = re.search(r"^ +args: (\[.*\])$", statefulset, re.MULTILINE)
+    arguments = re.search(r"^ +args: (\[proxy.*\])$", statefulset, re.MULTILINE)
     assert command is not None and arguments is not None
     assert yaml.safe_load(command[1]) == yaml.safe_load(arguments[1])

@@ -141,8 +141,10 @@ def test_a_class_name_is_used_once() -> None:
 def test_dead_modules_are_found() -> None:
     """A module that only its own test imports is dead; a package lives by its modules."""
     sources = {
-        "keylane/cli/main.py": "from keylane.proxy.server import run\nKINDS = ['keylane.kind']",
+        "keylane/cli/main.py": "from keylane.proxy.server import run\n"
+        "KINDS = ['keylane.kind', 'keylane.word:run']",
         "keylane/kind.py": "",
+        "keylane/word.py": "",
         "keylane/__main__.py": "from keylane.cli.main import main",
         "proxy/__init__.py": '"""The proxy."""',
         "proxy/server.py": "import keylane.proxy.topics.registry",

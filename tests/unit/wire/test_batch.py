@@ -14,8 +14,10 @@ from keylane.wire.batch import (
     CODEC_GZIP,
     CONTROL_BIT,
     OFFSET_DELTA_MAX,
+    drop_empty_batches,
     read_batch_header,
     write_empty_batch,
+    write_passed_batch,
 )
 from tests.reference.batches import Batch, Record, control_batch, write_batch
 
@@ -127,3 +129,32 @@ def test_an_empty_batch_of_an_impossible_span_is_refused(base: int, last: int) -
     """ValueError: backwards, or wider than an int32."""
     with pytest.raises(ValueError, match="cannot span"):
         write_empty_batch(base, last, 0)
+
+
+def test_a_passed_batch_has_one_null_record_at_its_start() -> None:
+    """It is an ordinary batch of one record whose other records were compacted away."""
+    expected = write_batch(
+        Batch(
+            8,
+            (Record(0, None, None),),
+            last_offset_delta=12,
+            leader_epoch=4,
+            base_timestamp=-1,
+            max_timestamp=-1,
+        )
+    )
+
+    assert write_passed_batch(8, 20, 4) == expected
+
+
+def test_empty_batches_are_dropped() -> None:
+    """What is between them stays, as it was."""
+    empty = write_empty_batch(0, 4, 1)
+
+    assert list(drop_empty_batches(BATCH)) == [BATCH]
+    assert list(drop_empty_batches(empty + BATCH + BATCH + empty + empty + BATCH + empty)) == [
+        BATCH + BATCH,
+        BATCH,
+    ]
+    assert not list(drop_empty_batches(empty))
+    assert not list(drop_empty_batches(b""))

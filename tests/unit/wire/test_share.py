@@ -263,4 +263,5 @@ def test_counts_that_lie_take_no_memory(version: int, count: int) -> None:
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert refused > len(body) // 2
-        assert peak_bytes < 50_000
+        # A list of 200,000 entries takes 1.6 MB. What other threads take meanwhile counts, too.
+        assert peak_bytes < 200_000

@@ -47,7 +47,7 @@ from keylane.proxy.apis.groups.consumer.contact import (
     meet,
     unknown_code,
 )
-from keylane.proxy.apis.groups.consumer.plan import plan_lanes
+from keylane.proxy.apis.groups.consumer.plan import note_members, plan_lanes
 from keylane.proxy.apis.groups.consumer.ranges import (
     read_takes_parts,
     with_lane_ranges,
@@ -79,6 +79,7 @@ from keylane.proxy.groups.consumer_group import ConsumerGroup
 from keylane.proxy.groups.consumer_members import GroupMember, Parts, Subscribed, Word
 from keylane.proxy.groups.group_plans import identity_of
 from keylane.proxy.net.response_order import Buffers
+from keylane.proxy.runtime.event_log import NAME_CHARS_MAX
 from keylane.wire.extensions import LANE_RANGES
 
 log = logging.getLogger("keylane.groups")
@@ -168,6 +169,7 @@ async def _serve(
         order=order,
         member_id=str(answer.member_id or member_id),
         instance_id=instance_id,
+        client_id=(request.header.client_id or "")[:NAME_CHARS_MAX],
         epoch=int(answer.member_epoch),
         group_epoch=group_epoch,
         is_join=wanted.member_epoch == JOIN_EPOCH,
@@ -257,6 +259,7 @@ async def _leave(
         identity = identity if known is None else known.identity
         if wanted.member_epoch == LEAVE_EPOCH:
             group.end(identity)
+            note_members(name, group, context)
         else:
             group.pause(identity)
         await _save_later(name, group, context)

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from keylane.assignor.checks import find_faults
-from keylane.assignor.gain import find_gain
+from keylane.assignor.gain import Comparison, compare, find_gain
 from keylane.assignor.level import COARSE, FINE
+from keylane.assignor.model import Lane, LaneTopic, Member, Plan
 from keylane.assignor.sticky import plan_sticky
+from keylane.errors import ActionRefused
 from keylane.proxy.apis.groups.consumer.wish import find_names
 from keylane.proxy.apis.groups.lane_topics import lane_loads, lane_topic
 from keylane.proxy.apis.shared.context import Context
+from keylane.proxy.groups.balance import balance_of
 from keylane.proxy.groups.consumer_group import LOAD, ConsumerGroup
-from keylane.proxy.groups.consumer_members import GroupTopic, Names
+from keylane.proxy.groups.consumer_members import GroupTopic, Move, Names
+from keylane.proxy.runtime.event_log import Kind, Severity
 from keylane.proxy.topics.view import View
 
 log = logging.getLogger("keylane.assignor")
@@ -25,6 +30,16 @@ LANES_MAX: Final = 200_000
 """Lanes of one group: a single member may hold them all, in one record of less than a megabyte."""
 LOAD_PARTS: Final = 10
 """Of the interval of classic groups: lanes move without a rebalance here, and only theirs stop."""
+CAUSES: Final = {
+    "bypass": "because members connect to brokers directly",
+    "join": "because a member joined",
+    "leave": "because a member left",
+    "load": "to even out the load",
+    "restart": "because this node met the group for the first time",
+    "subscription": "because a member subscribed to other topics",
+    "topics": "because a topic came, went or was made anew",
+}
+"""Reasons of plans, in words."""
 NO_NAMES: Final[Names] = frozenset()
 
 
@@ -85,6 +100,34 @@ async def _find_topics(
     return topics, views
 
 
+async def even_out(
+    name: str, group: ConsumerGroup, context: Context, *, is_dry: bool
+) -> tuple[Comparison | None, dict[str, View]]:
+    """Compare with a plan for load by fine margins, and go by it; is_dry: only compare.
+
+    The group is settled, and no plan is due. Returns views by name as well.
+    Raises: ActionRefused, where the plan has faults.
+    """
+    group.is_planning = True  # from here on: a heartbeat's plan, or another such one, would be lost
+    try:
+        topics, views = await _find_topics(name, group, context)
+        lanes = [topic.lanes for topic in topics.values()]
+        members, loads = group.plan_members(), lane_loads(views, context)
+        found = await context.in_thread(compare, members, lanes, loads, FINE)
+        if group.is_stale:
+            return None, views  # a member came or went meanwhile: the next plan is for that
+        if found is not None and found.gain.moved_count and not is_dry:
+            if _has_faults(name, found.plan, members, lanes, context):
+                raise ActionRefused(
+                    f"lanes of group {name} stay where they are, because keylane's plan failed its "
+                    "checks; the log has the faults"
+                )
+            _take(name, group, found.plan, (LOAD, loads), context)
+    finally:
+        group.is_planning = False
+    return found, views
+
+
 async def _plan(name: str, group: ConsumerGroup, context: Context) -> None:
     topics, views = await _find_topics(name, group, context)
     group.set_topics(topics)
@@ -102,21 +145,84 @@ async def _plan(name: str, group: ConsumerGroup, context: Context) -> None:
     # Lanes that members keep stay where they are; a better balance waits for the next look.
     plan_for = partial(plan_sticky, evens_out=reason == LOAD, margins=margins)
     plan = await context.in_thread(plan_for, members, lanes, loads)
+    if not _has_faults(name, plan, members, lanes, context):
+        _take(name, group, plan, (reason, loads), context, started_s)
+
+
+def _has_faults(
+    name: str,
+    plan: Plan,
+    members: Sequence[Member],
+    lanes: Sequence[LaneTopic],
+    context: Context,
+) -> bool:
+    """Return whether a plan must not be put in place; log and publish it then."""
     faults = find_faults(plan, members, lanes)
-    if faults:
-        context.stats.assignments_refused += 1
-        log.error(
-            "plan refused: lanes stay where they are group=%s faults=%s",
-            name, "; ".join(faults[:FAULTS_SHOWN]),
-        )  # fmt: skip
-        return
+    if not faults:
+        return False
+    context.stats.assignments_refused += 1
+    log.error(
+        "plan refused: lanes stay where they are group=%s faults=%s",
+        name, "; ".join(faults[:FAULTS_SHOWN]),
+    )  # fmt: skip
+    context.event_log.note(
+        Kind.ERROR,
+        f"Lanes of group {name} stay where they are, because keylane's plan failed its checks; "
+        "the log has the faults.",
+        severity=Severity.ERROR,
+        group=name,
+    )
+    return True
+
+
+def _take(
+    name: str,
+    group: ConsumerGroup,
+    plan: Plan,
+    cause: tuple[str, Mapping[Lane, float]],
+    context: Context,
+    started_s: float | None = None,
+) -> None:
+    """Put a plan in place; members get it with their next heartbeats. cause: as `_note_event`."""
+    now_s, reason = context.clock(), cause[0]
     context.consumer_groups.weigh(name)
-    moves = group.set_target(plan, reason, context.clock(), context.groups.now_ms())
+    moves = group.set_target(plan, reason, now_s, context.groups.now_ms())
     context.stats.assignments_planned += 1
     context.stats.lanes_moved += len(moves)
     context.stats.lane_moves[reason] += len(moves)
     log.info(
         "lanes dealt out group=%s epoch=%d reason=%s members=%d lanes=%d moved=%d took_ms=%.1f",
-        name, group.epoch, reason, len(members), sum(map(len, plan.values())), len(moves),
-        1000 * (context.clock() - started_s),
+        name, group.epoch, reason, len(plan), sum(map(len, plan.values())), len(moves),
+        1000 * (now_s - (now_s if started_s is None else started_s)),
     )  # fmt: skip
+    note_members(name, group, context)
+    _note_event(name, group, plan, moves, cause, context)
+
+
+def note_members(name: str, group: ConsumerGroup, context: Context) -> None:
+    """Publish members that came and went."""
+    labels = {
+        identity: member.instance_id or member.client_id or member.member_id
+        for identity, member in group.members.items()
+    }
+    context.event_log.note_members(name, labels, is_first=True)
+
+
+def _note_event(
+    name: str,
+    group: ConsumerGroup,
+    plan: Plan,
+    moves: Sequence[Move],
+    cause: tuple[str, Mapping[Lane, float]],
+    context: Context,
+) -> None:
+    """Publish a plan with its reason; cause: this, and the loads of lanes."""
+    reason, loads = cause
+    balance = balance_of(plan, loads)
+    context.event_log.note(
+        Kind.MOVE if moves else Kind.REBALANCE,
+        f"{len(moves)} of {sum(map(len, plan.values()))} lanes of group {name} move "
+        f"{CAUSES[reason]}: epoch {group.epoch}, {len(group.members)} members."
+        + (f" The busiest will have {balance:.2f} times the mean load." if balance else ""),
+        group=name,
+    )

@@ -125,6 +125,18 @@ async def test_a_change_for_a_page_of_somebody_else(ask, ask_open, origin) -> No
     assert (with_token, without) == (403, 403)
 
 
+@pytest.mark.parametrize(
+    ("site", "expected"),
+    [("same-origin", 200), ("none", 200), ("same-site", 403), ("cross-site", 403)],
+)
+async def test_a_change_for_a_page_beside_ours(ask, site, expected) -> None:
+    """A browser's word on the site counts, also where it names no origin."""
+    headers = {**basic(ADMIN), "Sec-Fetch-Site": site}
+
+    assert (await ask("/", headers, method="POST"))[0] == expected
+    assert (await ask("/", headers, method="GET"))[0] == 200
+
+
 async def test_a_change_for_the_own_page(ask) -> None:
     """Its origin is where it asks."""
     headers = {**basic(ADMIN), "Origin": "http://lanes.example:8080", "Host": "lanes.example:8080"}

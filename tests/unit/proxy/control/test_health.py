@@ -8,7 +8,7 @@ from aiohttp.test_utils import TestClient, TestServer
 from keylane.journal.set_aside import SetAside
 from keylane.offsets.values import Damaged
 from keylane.proxy.control.health import Health
-from keylane.proxy.startup.control_setup import Upkeep
+from keylane.proxy.startup.control_base import Upkeep
 from keylane.tasks import Watched
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from keylane.config.node import LaneRule
 from keylane.keyrange.space import split_even
-from keylane.proxy.control.describe import GroupReport, LaneName, LaneReport, MemberReport
+from keylane.proxy.control.describe import GroupReport, LaneName, MemberReport
+from keylane.proxy.control.lane_reports import LaneReport
 from keylane.proxy.control.live import NO_MEMBER, Rates, layout_of, state_of
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
@@ -122,7 +123,14 @@ def test_lanes_are_lists_by_index(views) -> None:
 
     (group,) = found["groups"]
     assert group["topics"] == [
-        {"name": "shop", "owner": [NO_MEMBER, 1], "lag": [None, 5], "lag_is_exact": [0, 1]}
+        {
+            "name": "shop",
+            "owner": [NO_MEMBER, 1],
+            "lag": [None, 5],
+            "lag_is_exact": [0, 1],
+            "lag_s": [None, None],
+            "consumed_per_s": [None, None],
+        }
     ]
     assert [one["label"] for one in group["members"]] == ["client-a", "pod-1"]
     assert found["groups_left_out"] == 3
@@ -143,7 +151,7 @@ def test_rates_are_taken_between_two_looks() -> None:
     now_s, stats = iter([10.0, 12.0, 13.0]), ProxyStats()
     rates = Rates(lambda: next(now_s))
 
-    assert set(rates.take(stats).values()) == {0.0}
+    assert set(rates.take(stats).values()) == {None}
     stats.records = 100
     assert rates.take(stats)["records_per_s"] == 50
     stats.records = 0

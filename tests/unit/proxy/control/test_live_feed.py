@@ -7,7 +7,7 @@ import itertools
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from aiohttp import ClientSession, web
@@ -16,12 +16,15 @@ from aiohttp.test_utils import TestServer
 from keylane.config.node import LaneRule
 from keylane.errors import UpstreamLost
 from keylane.proxy.control import live_feed
+from keylane.proxy.control.api.overview import Overview
 from keylane.proxy.control.api.problems import answer_problems
 from keylane.proxy.control.describe import GroupReport
 from keylane.proxy.control.live_feed import GROUPS_MAX, PAGES, VIEWERS_MAX, LiveFeed
 from keylane.proxy.control.shares.report import ShareReport
+from keylane.proxy.runtime.event_log import Kind
 from keylane.proxy.runtime.stats import ProxyStats
 from keylane.proxy.scans.loads import LaneLoads
+from tests.reference.overview import FakeOverview
 from tests.transcript.fake import FakeContext
 
 
@@ -41,7 +44,11 @@ class FakeDescriber:
 
 @asynccontextmanager
 async def serving(
-    describer: FakeDescriber, *, groups: tuple[str, ...] = (), share_groups: tuple[str, ...] = ()
+    describer: FakeDescriber,
+    *,
+    groups: tuple[str, ...] = (),
+    share_groups: tuple[str, ...] = (),
+    overview: Overview | None = None,
 ) -> AsyncIterator[tuple[LiveFeed, ClientSession]]:
     context = FakeContext(LaneRule(topic="orders", lanes=4))
     feed = LiveFeed(
@@ -51,6 +58,7 @@ async def serving(
         views=lambda: [context.lanes("orders")],
         groups=lambda: groups,
         share_groups=lambda: share_groups,
+        overview=overview,
     )
     app = web.Application(middlewares=[answer_problems])
     app.add_routes(feed.routes())
@@ -118,6 +126,49 @@ async def test_a_group_that_cannot_be_described_is_left_out(caplog) -> None:
     assert "group=g reason=no broker" in caplog.text
 
 
+async def test_a_group_that_was_described_stays_as_old(monkeypatch) -> None:
+    """While it cannot be described it is shown as it was, with the time."""
+    monkeypatch.setattr(live_feed, "INTERVAL_S", 0.01)
+    report = GroupReport(
+        group="s", state="Stable", assignor="simple", coordinator=1, generation_id=4, members=(),
+        lanes=(), share=ShareReport(is_ordered=True, members=(), partitions=()),
+    )  # fmt: skip
+    describer = FakeDescriber(report=report)
+    overview = FakeOverview()
+    async with (
+        serving(describer, share_groups=("s",), overview=overview.make()) as (_, browser),
+        browser.get("/page/events") as response,
+    ):
+        first = dict(await events(response, 3))
+        describer._fails = True
+        second = first["state"]
+        while not second["shares"][0]["is_old"]:
+            second = dict(await events(response, 1)).get("state", second)
+
+    assert (first["state"]["shares"][0]["is_old"], second["shares"][0]["name"]) == (False, "s")
+    assert second["shares"][0]["as_of_ms"] == overview.now_ms
+
+
+async def test_a_viewer_gets_the_cluster_and_new_events(monkeypatch) -> None:
+    """Events come once each; those from before the page was opened as well."""
+    monkeypatch.setattr(live_feed, "INTERVAL_S", 0.01)
+    overview = FakeOverview()
+    overview.event_log.note(Kind.NODE, "Node 1 joined.")
+    async with (
+        serving(FakeDescriber(), overview=overview.make()) as (_, browser),
+        browser.get("/page/events") as response,
+    ):
+        found = dict(await events(response, 3))
+        overview.event_log.note(Kind.NODE, "Node 2 joined.")
+        name, later = "", cast("dict[str, Any]", {})
+        while name != "events":
+            ((name, later),) = await events(response, 1)
+
+    assert found["state"]["cluster"]["brokers"][0]["address"] == "kafka:9092"
+    assert [event["text"] for event in found["events"]["events"]] == ["Node 1 joined."]
+    assert [event["text"] for event in later["events"]] == ["Node 2 joined."]
+
+
 async def test_share_groups_stand_beside_lanes() -> None:
     """One that is described is shown; it has no lanes, so it is no group of lanes."""
     share = ShareReport(is_ordered=True, members=(), partitions=())
@@ -160,8 +211,8 @@ async def test_a_page_that_takes_nothing_is_closed(monkeypatch, caplog) -> None:
     monkeypatch.setattr(live_feed, "TAKEN_S", 0.5)
     numbers = itertools.count()
 
-    async def look(_feed: LiveFeed) -> dict[str, bytes]:
-        return {"state": b"%d" % next(numbers) * 200_000}
+    async def look(_feed: LiveFeed) -> tuple[dict[str, bytes], float]:
+        return {"state": b"%d" % next(numbers) * 200_000}, 0.0
 
     monkeypatch.setattr(LiveFeed, "_look", look)
     caplog.set_level("INFO", logger="keylane.live")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from keylane.proxy.runtime.log_setup import LIBRARY, ClientTrouble, set_up_logging
+from keylane.proxy.runtime.log_setup import LIBRARY, ClientTrouble, muted_log, set_up_logging
 
 
 class Clock:
@@ -129,3 +129,16 @@ def test_debug_shows_the_library_as_it_is(library) -> None:
         assert [type(handler) for handler in top.handlers] == [ClientTrouble]
     finally:
         keylane.setLevel(level)
+
+
+def test_a_command_that_looks_mutes_the_log_and_leaves_it_as_it_was(caplog) -> None:
+    """No line of either inside, not even a critical one; both as before behind it."""
+    loggers = [logging.getLogger("keylane.x"), logging.getLogger(f"{LIBRARY}.x")]
+    levels = [logging.getLogger(name).level for name in ("keylane", LIBRARY)]
+
+    with muted_log():
+        for logger in loggers:
+            logger.critical("inside")
+
+    assert caplog.records == []
+    assert [logging.getLogger(name).level for name in ("keylane", LIBRARY)] == levels

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from keylane.cli.main import build_parser
 from keylane.cli.proxy import _flags
 from keylane.config.node import ProxyConfig
 from keylane.config.sources import load_config
 from keylane.errors import ConfigInvalid
 from keylane.proxy.runtime.workers import worker_config
+from tests.commands import parse_command
 from tests.integration import keylane_process
 
 
 def load(**flags: object) -> ProxyConfig:
     """A configuration as the command line gives it."""
-    return load_config(path=None, environment={}, flags={"bootstrap": "b:9092", **flags})
+    return load_config(path=None, environment={}, flags={"bootstrap": "b:9092", **flags}).config
 
 
 def test_workers_share_the_bootstrap_port_and_nothing_else() -> None:
@@ -49,7 +49,7 @@ def test_a_proxy_of_the_tests_draws_all_ports_of_its_workers(
     monkeypatch.setattr(keylane_process, "find_free_port", draw)
     proxy = keylane_process.KeylaneProcess("b:9092", [], log_path=tmp_path / "log", workers=3)
     words = proxy.command[proxy.command.index("proxy") :]
-    config = load(**_flags(build_parser().parse_args(words)))
+    config = load(**_flags(parse_command(words)))
 
     workers = [worker_config(config, index) for index in range(config.workers)]
 

@@ -91,6 +91,20 @@ def test_a_count_is_exact_between_batches() -> None:
     assert left(tallies, 0, 20, LAYOUT.lane_index(PARTITION, 0)) == Remaining(0, is_exact=True)
 
 
+def test_the_first_record_behind_a_position() -> None:
+    """Gaps of the lane are passed where they were scanned, and not where they were not."""
+    tallies, view = LaneTallies(), view_of()
+    scan(tallies, 0, 20, (0, [1, 4]), (10, [12, 18]))
+    scan(tallies, 30, 40, (35, [36]))
+
+    found = [tallies.first_open(view, LANE_1, at) for at in (2, 5, 12, 19, 25, 30, 37)]
+
+    assert found == [2, 10, 12, 19, 25, 35, 40]
+    assert tallies.first_open(view, LAYOUT.lane_index(0, 1), 5) == 5
+    assert [tallies.has_records(view, LANE_1, at) for at in (0, 36, 37)] == [True, True, False]
+    assert not tallies.has_records(view, LAYOUT.lane_index(0, 1), 0)
+
+
 def test_a_position_inside_a_batch_is_an_estimate() -> None:
     """Half-way through 50 records of a batch about half of them remain, and it says so."""
     tallies = LaneTallies()

@@ -143,3 +143,33 @@ def test_the_control_port_of_another_node() -> None:
 
     assert placement.control_of(1) == "http://node1:9100"
     assert [placement.control_of(number) for number in (2, 3, 4, None)] == [None] * 4
+
+
+def draining(number: int, *brokers: int) -> NodeInfo:
+    return replace(info(number, *brokers), is_draining=True)
+
+
+def test_no_client_is_sent_to_a_node_that_drains() -> None:
+    """Neither by others nor by itself; its own control port is still known."""
+    nodes = (info(0, 1), draining(1, 1), info(2, 1))
+    for number in (0, 1, 2):
+        placement = among(number, *nodes, owners=(0, 2))
+
+        assert placement.numbers == (0, 2)
+        assert {at // 1_000_000 for at, _ in placement.endpoints(1, OWN)} == {0, 2}
+        assert {placement.node_of_partition("t", n, 8, 1) for n in range(8)} == {0, 2}
+        assert {placement.node_of_partition("t", -n, 8, 1) for n in range(1, 20)} == {0, 2}
+        assert placement.knows(1) and placement.has_others
+        assert placement.is_led_away == (number == 1)
+    drained = among(1, *nodes, owners=(0, 2))
+    assert drained.home == 0 and drained.home_id(1) == 1
+    assert drained.home_place(1, OWN) == (1, ("node0", 9001))
+    assert drained.home_place(2, OWN) == (1_000_002, OWN)  # node 0 has no listener for it yet
+    assert drained.own_id(1) == 1_000_001
+
+
+def test_where_all_drain_all_serve() -> None:
+    """Two drains at the same moment leave no group and no client without a node."""
+    placement = among(1, draining(0, 1), draining(1, 1), owners=(0, 1))
+
+    assert placement.numbers == (0, 1) and not placement.is_led_away

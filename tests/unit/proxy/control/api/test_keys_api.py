@@ -184,6 +184,9 @@ async def test_topics_with_lanes_are_listed() -> None:
             {"topic": "orders", "partition": 1, "offset": 40},
             {"topic": "orders", "partition": 2, "offset": 7},
         ],
+        "bytes_per_s": None,
+        "records_per_s": None,
+        "group_count": 0,
     }
     assert (shop["topic"], shop["hash"]) == ("shop", "xxh64")
 

@@ -13,7 +13,7 @@ import pytest
 from tests.reference.control_port import control_port_in_thread
 
 PAGE = Path(__file__).parents[5] / "docs" / "control-api.md"
-ADDRESS = "127.0.0.1:9100"
+ADDRESS = "127.0.0.1:19090"
 
 
 def is_whole(command: str) -> bool:

@@ -1,0 +1,43 @@
+"""The members' processes: what they reported before they were killed is not lost."""
+
+from __future__ import annotations
+
+import select
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keylane.demo.events import Ended, LanesReleased, SessionEnd, write_event
+from keylane.demo.members import Members
+
+RELEASED = LanesReleased(1, 5, (0, 3), SessionEnd.REVOKED)
+LINE = f"{write_event(RELEASED)}\n".encode()
+PROGRAM = f"import os; os.write(1, {LINE!r}); os.read(0, 9)"
+"""Reports with one write, so that no kill cuts the line; then it waits."""
+
+
+def test_the_last_words_of_killed_members_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The verdict needs them: a lane that was given up in time was at one member only."""
+    start = subprocess.Popen
+
+    def start_program(_: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        return start([sys.executable, "-c", PROGRAM], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start_program)
+    members = Members(bootstrap="b:1", topic="t", group="g", folder=tmp_path)
+    members.start(1, "aiokafka")
+    stdout = members.by_number[1].process.stdout
+    assert stdout is not None
+    select.select([stdout], [], [], 30.0)
+
+    released, ended = members.kill_all()
+
+    members.close()
+    assert released == RELEASED
+    assert isinstance(ended, Ended)
+    assert ended.end is SessionEnd.KILLED
