@@ -190,8 +190,11 @@ async def test_a_node_that_starts_anew_learns_its_own_past(kafka: str) -> None:
         assert [found.end for found in again.past] == [10]
 
 
-async def test_the_topic_is_short_lived_and_damage_is_passed_over(kafka: str) -> None:
+async def test_the_topic_is_short_lived_and_damage_is_passed_over(
+    own_broker: EmbeddedKafka,
+) -> None:
     """Records that are none, or of another version, do not stop those behind them."""
+    kafka = own_broker.bootstrap
     topic_id = uuid.uuid4()
     async with running(kafka, 1, topic_id) as one, running(kafka, 2, topic_id) as other:
         admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
