@@ -127,7 +127,7 @@ def test_journal_topic_is_set_like_consumer_offsets(kafka: str, admin: AdminClie
 def test_damaged_and_orphan_records_are_skipped(own_broker: EmbeddedKafka) -> None:
     """Garbage and a range without a state do not hinder a load; the second load has no orphan.
 
-    On a broker of its own: each keylane that starts on this one from now on reports the damage.
+    The broker is separate, since each keylane that starts there later reports the damage.
     """
     kafka = own_broker.bootstrap
     key = StateKey(f"whole-{uuid.uuid4()}", TOPIC_ID, 0)

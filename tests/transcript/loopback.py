@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -24,6 +25,8 @@ from keylane.wire.header import write_request
 
 WAIT_S = 10.0
 """A test that waits longer hangs."""
+TAKEN_BYTES = 1 << 20
+"""Receive buffer of a client (SO_RCVBUF). Systems grow it up to 32 MiB for those that read."""
 
 
 class Broker:
@@ -133,6 +136,14 @@ class SelfContained(ClientSession):
         self.refreshes = Refreshes(interval_s=3600.0)
 
 
+def connected(place: tuple[str, int]) -> socket.socket:
+    """Connect a client whose system takes `TAKEN_BYTES`: left alone, it takes ever more."""
+    side = socket.socket()
+    side.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, TAKEN_BYTES)
+    side.connect(place)
+    return side
+
+
 @asynccontextmanager
 async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncIterator[World]:
     """`options` go to the session, or to its hooks."""
@@ -164,9 +175,9 @@ async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncI
         return world.session
 
     listener = await loop.create_server(accept, "127.0.0.1", 0)
-    world.client = Client(
-        *await asyncio.open_connection(*listener.sockets[0].getsockname(), limit=1 << 20)
-    )
+    place = listener.sockets[0].getsockname()
+    side = await asyncio.to_thread(connected, place)
+    world.client = Client(*await asyncio.open_connection(sock=side, limit=1 << 20))
     try:
         yield world
     finally:
