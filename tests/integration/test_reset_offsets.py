@@ -97,6 +97,7 @@ def test_a_group_reads_what_it_was_reset_to(kafka, proxy, topic) -> None:
     with Group(proxy.bootstrap, name, group_id) as group:
         group.add("confluent", 2)
         group.add("aiokafka")
+        group.wait_for_members(3)
         group.wait_for_values(values)
         group.wait_for_commits()
         status, problem = ask(proxy, group_id, {"to": "earliest"})
