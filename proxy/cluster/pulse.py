@@ -70,11 +70,14 @@ class Pulse:
             await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - started_s)))
 
     async def _ask(self, broker: Broker) -> None:
+        link = None
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 link = await self._cluster.links.kept((broker.host, broker.port))
                 await link.request_raw(ApiKey.API_VERSIONS, 0, b"", timeout_s=ANSWER_S_MAX)
         except TimeoutError:
+            if link is not None:
+                link.close()  # only the connection may hang: the next question gets another one
             self._lost(broker, f"no answer within {ANSWER_S_MAX:g} s")
         except (KeylaneError, OSError) as error:
             self._lost(broker, str(error)[:REASON_CHARS_MAX])

@@ -50,6 +50,12 @@ def wish(offset: int) -> GroupReset:
     )  # fmt: skip
 
 
+WHERES = st.sampled_from([
+    ResetTo("current"), ResetTo("earliest"), ResetTo("latest"),
+    ResetTo("offset", 100), ResetTo("shift-by", -50), ResetTo("shift-by", 50),
+])  # fmt: skip
+
+
 async def lanes_of(node: Node) -> list[int]:
     """Where a member would begin."""
     indexes = [2 * lane for lane in range(LANES)]
@@ -133,5 +139,41 @@ def test_a_reset_is_answered_when_it_is_kept(positions: list[int | None], target
         assert kafka.offset == target
         assert await lanes_of(node) == await taken_over(kafka) == [target] * LANES
         assert written <= len(kafka.log)
+
+    asyncio.run(run())
+
+
+@given(positions=POSITIONS, moved=st.none() | OFFSETS, to=WHERES, fault=st.none() | FAULTS)
+@settings(deadline=None)
+def test_a_reset_goes_by_what_kafka_has(
+    positions: list[int | None], moved: int | None, to: ResetTo, fault: Fault | None
+) -> None:
+    """The group ran on Kafka directly meanwhile, of which keylane knows nothing."""
+
+    async def run() -> None:
+        kafka = Kafka()
+        node: Any = await ResetNode(kafka).start()
+        if any(offset is not None for offset in positions):
+            await commit(node, positions)
+        if moved is not None:
+            kafka.arrive(moved)
+        asked = replace(wish(0), to=to)
+        shown = await reset_group(asked, offsets, node, is_dry=True)
+        before = await taken_over(kafka)
+        (after,) = {tuple(LANES * [each.to_offset]) for each in shown}
+        kafka.begin(fault)
+        try:
+            assert await reset_group(asked, offsets, node, is_dry=False) == shown
+            expected = [list(after)]
+        except (ActionUnknown, Died):
+            expected = [before, list(after)]
+        except KeylaneError:
+            expected = [before]
+        kafka.begin(None)
+
+        assert await taken_over(kafka) in expected
+        for late in kafka.late:
+            kafka.arrive(*late)
+            assert await taken_over(kafka) in [before, list(after)]
 
     asyncio.run(run())

@@ -10,7 +10,7 @@ import pytest
 from keylane.errors import ActionRefused
 from keylane.proxy.apis.groups.consumer import plan
 from keylane.proxy.apis.groups.consumer.wish import find_names
-from keylane.proxy.apis.groups.rebalance import EVEN, rebalance_group
+from keylane.proxy.apis.groups.rebalance import EVEN, NO_LANES, rebalance_group
 from keylane.tasks import spawn
 from tests.transcript.fake import FakeContext
 from tests.transcript.lane_group import GROUP, hand_over, start
@@ -71,3 +71,16 @@ async def test_a_plan_with_faults_is_not_put_in_place(monkeypatch) -> None:
     assert context.stats.lane_moves["load"] == 0 and context.stats.assignments_refused == 1
     monkeypatch.undo()
     assert (await rebalance_group(GROUP, context, is_dry=False)).is_asked
+
+
+async def test_a_group_whose_lane_topics_are_gone_has_nothing_to_move(monkeypatch) -> None:
+    """A topic that was deleted leaves members without lanes; the operator gets the reason."""
+    context = await uneven()
+
+    async def none(*_: Any) -> Any:
+        return {}
+
+    monkeypatch.setattr(plan, "find_names", none)
+    for is_dry in (True, False):
+        found = await rebalance_group(GROUP, context, is_dry=is_dry)
+        assert (found.reason, found.moves, found.is_asked) == (NO_LANES, (), False)

@@ -245,6 +245,9 @@ async def _reset(
     group = reset.group
     states = _states_at(group, places, context)
     views = {place: _view_of(place, state, context) for place, state in states.items()}
+    for place, view in views.items():
+        # A commit straight to a broker is not known here until a member fetches its offsets.
+        context.groups.pushes.note_moved(StateKey(group, view.topic_id, place[1]))
     drafts, errors = await open_drafts(group, views, context)
     plain = [place for place in places if place not in views]
     committed, unstable = await _committed(group, plain, context)

@@ -29,6 +29,7 @@ from keylane.proxy.groups.rebalanced import LaneMove, Rebalanced, nothing
 from keylane.proxy.topics.view import View
 
 EVEN: Final = "the load is even already: no move would help"
+NO_LANES: Final = "the group reads no lanes"
 NOT_DEALT: Final = "some lanes are at no member yet: a rebalance is still to come"
 BYPASSING: Final = (
     "some members bypass keylane and have whole partitions, as long as they are in the group"
@@ -83,7 +84,7 @@ async def _rebalance_classic(
         seen_as = UNKNOWN_GENERATION if generation_id is None else generation_id
         current = note_lanes(group, seen_as, found, context)
     if current is None:
-        return nothing("the group reads no lanes")
+        return nothing(NO_LANES)
     joined, held = current
     if joined.is_mixed:
         return nothing(BYPASSING)
@@ -113,6 +114,8 @@ async def _rebalance_served(
     if served.is_planning or served.is_stale or not served.is_settled:
         return nothing("lanes are on their way to other members already")
     compared, views = await even_out(group, served, context, is_dry=is_dry)
+    if not views:
+        return nothing(NO_LANES)
     names = {identity: member.member_id for identity, member in served.members.items()}
     shown = _show(compared, views, context, names)
     return replace(shown, is_asked=shown.reason is None and not is_dry)

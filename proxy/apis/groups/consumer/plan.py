@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -111,6 +111,8 @@ async def even_out(
     group.is_planning = True  # from here on: a heartbeat's plan, or another such one, would be lost
     try:
         topics, views = await _find_topics(name, group, context)
+        if not topics:
+            return None, views
         lanes = [topic.lanes for topic in topics.values()]
         members, loads = group.plan_members(), lane_loads(views, context)
         found = await context.in_thread(compare, members, lanes, loads, FINE)
@@ -192,11 +194,16 @@ def _take(
     context.stats.lane_moves[reason] += len(moves)
     log.info(
         "lanes dealt out group=%s epoch=%d reason=%s members=%d lanes=%d moved=%d took_ms=%.1f",
-        name, group.epoch, reason, len(plan), sum(map(len, plan.values())), len(moves),
+        name, group.epoch, reason, len(plan), _count(group.target), len(moves),
         1000 * (now_s - (now_s if started_s is None else started_s)),
     )  # fmt: skip
     note_members(name, group, context)
-    _note_event(name, group, plan, moves, cause, context)
+    _note_event(name, group, moves, cause, context)
+
+
+def _count(plan: Mapping[str, Collection[Lane]]) -> int:
+    """Return the number of lanes."""
+    return sum(map(len, plan.values()))
 
 
 def note_members(name: str, group: ConsumerGroup, context: Context) -> None:
@@ -211,17 +218,16 @@ def note_members(name: str, group: ConsumerGroup, context: Context) -> None:
 def _note_event(
     name: str,
     group: ConsumerGroup,
-    plan: Plan,
     moves: Sequence[Move],
     cause: tuple[str, Mapping[Lane, float]],
     context: Context,
 ) -> None:
-    """Publish a plan with its reason; cause: this, and the loads of lanes."""
+    """Publish the plan in place with its reason; cause: this, and the loads of lanes."""
     reason, loads = cause
-    balance = balance_of(plan, loads)
+    balance = balance_of(group.target, loads)
     context.event_log.note(
         Kind.MOVE if moves else Kind.REBALANCE,
-        f"{len(moves)} of {sum(map(len, plan.values()))} lanes of group {name} move "
+        f"{len(moves)} of {_count(group.target)} lanes of group {name} move "
         f"{CAUSES[reason]}: epoch {group.epoch}, {len(group.members)} members."
         + (f" The busiest will have {balance:.2f} times the mean load." if balance else ""),
         group=name,

@@ -23,6 +23,7 @@ class FakeLinks:
         self.reach = SimpleNamespace(on_change=lambda: None)
         self.refusing: set[int] = set()
         self.hanging: set[int] = set()
+        self.closed: list[int] = []
         self.asked: asyncio.Queue[int] = asyncio.Queue()
 
     async def kept(self, address: tuple[str, int]) -> Any:
@@ -36,7 +37,7 @@ class FakeLinks:
                 await asyncio.Event().wait()
             return b""
 
-        return SimpleNamespace(request_raw=answer)
+        return SimpleNamespace(request_raw=answer, close=lambda: self.closed.append(port))
 
 
 class Wake(asyncio.Event):
@@ -82,6 +83,7 @@ async def test_a_broker_that_refuses_or_hangs_is_away(cluster, monkeypatch) -> N
     await rounds(watch, cluster, 2)
     lost = watch.kafka_away()
 
+    assert cluster.links.closed == [2, 2], "a connection that hangs is not asked again"
     assert {node_id: away.since_ms for node_id, away in watch.away().items()} == {1: 1000, 2: 3000}
     assert lost is not None and lost.since_ms == 3_000
     cluster.links.refusing.clear()
