@@ -25,6 +25,8 @@ from keylane.keyrange.space import HASH_MAX
 PROFILE_FORMAT: Final = "keylane-profile"
 PROFILE_VERSION: Final = 1
 PROFILE_BYTES_MAX: Final = 512 << 20
+SUMMARY_NAME: Final = "profile.json"
+"""Name of the summary in the folder of `keylane spark profile`."""
 BITS_MAX: Final = 16
 HASH_BITS: Final = 63
 

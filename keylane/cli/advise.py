@@ -6,18 +6,18 @@ Exit codes: 0 advice was given, whatever its verdict; 1 none could be; 2 bad inp
 from __future__ import annotations
 
 import asyncio
-import json
-import logging
 import os
 import re
+import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import yaml
 
+from keylane.cli.output import output_option, show
 from keylane.errors import ConfigInvalid
 from keylane.files import load_file
 from keylane.usage import FILE, HELP_NAMES
@@ -31,8 +31,6 @@ SECONDS: Final = 30.0
 WATCH_S: Final = 6.0
 """Longer than Kafka's `auto.commit.interval.ms`, so that a group's offsets move."""
 MEMBERS_MAX: Final = 10_000
-SUMMARY_NAME: Final = "profile.json"
-"""Name of the summary in the folder of `keylane spark profile`."""
 REQUEST_TIMEOUT_MS: Final = 15_000
 UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s|m|h|d)")
@@ -124,26 +122,12 @@ class Duration(click.ParamType[float]):
     metavar="KEYLANE.YAML",
     help="keylane's configuration: its TLS and login to the brokers are used.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json", "yaml"]),
-    default="text",
-    show_default=True,
-    help="Form of the advice.",
-)
+@output_option(forms=("text", "json", "yaml"))
 def advise_command(**options: Any) -> int:
     """Say whether lanes would speed up the consumers of a topic, how far, and at what cost.
 
     A sample of the topic is read. No group is joined, and no offset is committed.
     """
-    for name in ("aiokafka", "keylane"):  # what fails is said in one line, at the end
-        logging.getLogger(name).addHandler(logging.NullHandler())
-    click.echo(_advise(options))
-    return 0
-
-
-def _advise(options: dict[str, Any]) -> str:
     # Late: kernels and codecs are loaded for a command that runs, and not for its help.
     from keylane.advise.advice import AdviceQuestion, give_advice  # noqa: PLC0415
     from keylane.advise.plot import check_plot, save_plot  # noqa: PLC0415
@@ -164,22 +148,19 @@ def _advise(options: dict[str, Any]) -> str:
     )
     if plot is not None:
         save_plot(advice, plot)
-    if options["output"] == "json":
-        return json.dumps(document_of(advice), indent=2)
-    if options["output"] == "yaml":
-        return yaml.safe_dump(document_of(advice), sort_keys=False, allow_unicode=True).rstrip()
-    return render(advice)
+    show(document_of(advice), options["output"], lambda: render(advice))
+    return 0
 
 
 def _of_profile(options: dict[str, Any]) -> Any:
     from keylane.advise.advice import Evidence  # noqa: PLC0415
     from keylane.advise.keys import keys_of_profile  # noqa: PLC0415
     from keylane.assignor.profile import PROFILE_BYTES_MAX, read_profile  # noqa: PLC0415
+    from keylane.cli.plan import summary_path  # noqa: PLC0415
 
     if options["group"]:
         raise ConfigInvalid("--group: a profile has no groups; omit --profile to ask the brokers")
-    path: Path = options["profile"]
-    path = path / SUMMARY_NAME if path.is_dir() else path
+    path = summary_path(options["profile"])
     profile = load_file(path, read_profile, PROFILE_BYTES_MAX)
     if options["topic"] not in (None, profile.topic):
         raise ConfigInvalid(
@@ -195,10 +176,14 @@ def _of_profile(options: dict[str, Any]) -> Any:
 def _of_brokers(options: dict[str, Any]) -> Any:
     from keylane.advise.fetching import Bounds  # noqa: PLC0415
     from keylane.advise.reader import Scope, read_evidence  # noqa: PLC0415
+    from keylane.proxy.runtime.log_setup import muted_log  # noqa: PLC0415
 
     for name in ("bootstrap", "topic"):
         if not options[name]:
             raise ConfigInvalid(f"--{name}: needed, or --profile in the place of a sample")
+    for text in map(str.strip, options["bootstrap"].split(",")):
+        if not _is_address(text):
+            raise ConfigInvalid(f"--bootstrap {text}: expected HOST:PORT")
     since_s = options["since"]
     scope = Scope(
         topic=options["topic"],
@@ -211,7 +196,26 @@ def _of_brokers(options: dict[str, Any]) -> Any:
         if since_s is None
         else int((time.clock_gettime(time.CLOCK_REALTIME) - since_s) * 1000),
     )
-    return asyncio.run(read_evidence(_settings(options), scope, _report))
+    with muted_log():  # what fails is said in one line, at the end
+        return asyncio.run(read_evidence(_settings(options), scope, _report))
+
+
+def _is_address(text: str) -> bool:
+    """Return whether the client takes this for a broker: without a port, it is Kafka's 9092."""
+    from keylane.config.node import split_address  # noqa: PLC0415
+
+    behind = text.rpartition("]")[2]  # the whole text, if its host has no brackets
+    if "[" in behind:
+        return False
+    if ":" not in behind:
+        return True
+    with suppress(OSError, ValueError):  # IPv6 without brackets, and so without a port
+        socket.inet_pton(socket.AF_INET6, text)
+        return True
+    with suppress(ValueError):
+        split_address(text)
+        return True
+    return False
 
 
 def _settings(options: dict[str, Any]) -> Any:

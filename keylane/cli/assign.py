@@ -29,6 +29,7 @@ from keylane.cli.control_client import (
     control_request,
     trust_options,
 )
+from keylane.cli.output import output_option
 from keylane.cli.plan import load_range_plan
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.hash import HashName
@@ -82,14 +83,7 @@ Entries = Sequence[Mapping[str, Any]]
     metavar="PLAN.JSON",
     help="A range plan: cuts and load of a topic's lanes; may be repeated.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("table", "json", "yaml")),
-    default="table",
-    show_default=True,
-    help="Form of what is printed.",
-)
+@output_option()
 @click.option(
     "--pods",
     metavar="DIR",

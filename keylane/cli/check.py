@@ -76,7 +76,11 @@ def check_command(**options: Any) -> int:
     ]
     with muted_log():  # what parts would log stands in the findings
         found += asyncio.run(_look(config, is_offline=args.offline, with_ports=not args.no_ports))
-    report = {"status": worst(found).value, "findings": [asdict(each) for each in found]}
+    report = {
+        "status": worst(found).value,
+        # A StrEnum is a string to JSON, but not to YAML.
+        "findings": [asdict(each) | {"status": each.status.value} for each in found],
+    }
     show(report, args.output, lambda: render(found))
     return 1 if worst(found) is Status.ERROR else 0
 

@@ -134,13 +134,18 @@ def control_request(
     scheme, separator, address = control.partition("://")
     if not separator:
         scheme, address = "http", control
+    url = f"{scheme}://{address.rstrip('/')}{path}"
+    wrong = f"--control {control!r}: expected HOST:PORT or https://HOST:PORT"
     if scheme not in SCHEMES or not address:
-        raise ConfigInvalid(f"--control {control!r}: expected HOST:PORT or https://HOST:PORT")
+        raise ConfigInvalid(wrong)
+    try:
+        _ = urlsplit(url).port  # checked when it is read
+    except ValueError:
+        raise ConfigInvalid(wrong) from None
     shown = dict(headers or {})
     token = os.environ.get(TOKEN_VARIABLE)
     if token:
         shown["Authorization"] = f"Bearer {token}"
-    url = f"{scheme}://{address.rstrip('/')}{path}"
     return Request(url, data=data, headers=shown, method=method)  # noqa: S310 - checked above
 
 

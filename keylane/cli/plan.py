@@ -13,15 +13,13 @@ from typing import Any, Final
 import click
 
 from keylane.assignor.cut_planner import SLACK, PlanReport, plan_ranges
-from keylane.assignor.profile import PROFILE_BYTES_MAX, LoadProfile, read_profile
+from keylane.assignor.profile import PROFILE_BYTES_MAX, SUMMARY_NAME, read_profile
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan, write_plan
 from keylane.errors import ConfigInvalid
 from keylane.files import load_file
 from keylane.usage import FILE, HELP_NAMES
 
 STDOUT: Final = "-"
-SUMMARY_NAME: Final = "profile.json"
-"""Name of the summary in the folder of `keylane spark profile`."""
 
 
 @click.command(
@@ -65,7 +63,7 @@ def run_plan(args: SimpleNamespace) -> int:
 
     Raises: ConfigInvalid.
     """
-    profile = _load_profile(args.profile)
+    profile = load_file(summary_path(args.profile), read_profile, PROFILE_BYTES_MAX)
     prior = None if args.prior is None else load_range_plan("--prior", args.prior)
     plan, report = plan_ranges(
         profile,
@@ -118,10 +116,9 @@ def _times(size: int, report: PlanReport) -> str:
     return f"{size / report.mean if report.mean else 0.0:.2f} times a mean lane"
 
 
-def _load_profile(path: Path) -> LoadProfile:
-    if path.is_dir():
-        path /= SUMMARY_NAME
-    return load_file(path, read_profile, PROFILE_BYTES_MAX)
+def summary_path(path: Path) -> Path:
+    """Return the path of a profile's summary, for which its folder may stand."""
+    return path / SUMMARY_NAME if path.is_dir() else path
 
 
 def load_range_plan(flag: str, path: Path) -> RangePlan:

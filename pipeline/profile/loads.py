@@ -19,7 +19,13 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from keylane.assignor.profile import HeavyKey, LoadProfile, PartitionLoad, write_profile
+from keylane.assignor.profile import (
+    SUMMARY_NAME,
+    HeavyKey,
+    LoadProfile,
+    PartitionLoad,
+    write_profile,
+)
 from keylane.embedded.resolve import Progress
 from keylane.files import replacing
 from keylane.keyrange.space import HASH_MAX
@@ -36,7 +42,6 @@ sends a row per key that it met: 500,000 records cost a fifth more CPU."""
 BUCKET_MASK: Final = HASH_MAX >> (HASH_BITS - BUCKET_BITS) << (HASH_BITS - BUCKET_BITS)
 """The bits of a hash that name its bucket."""
 
-SUMMARY: Final = "profile.json"
 BUCKETS: Final = "buckets.parquet"
 HEAVY: Final = "heavy.parquet"
 
@@ -208,7 +213,7 @@ def save_profile(profile: LoadProfile, folder: Path) -> None:
             "key": pa.binary(),
         },
     )
-    with replacing(folder / SUMMARY) as partial:
+    with replacing(folder / SUMMARY_NAME) as partial:
         partial.write_bytes(write_profile(profile))
 
 

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from keylane.advise import reader
 from keylane.assignor.profile import HeavyKey, LoadProfile, PartitionLoad, write_profile
 from keylane.cli.main import main
+from keylane.client.settings import ConsumerSettings
+from keylane.errors import KafkaUnavailable
 from tests.commands import parse_command
 
 
@@ -46,6 +49,30 @@ def test_wrong_arguments_are_one_line(args, line, capsys: pytest.CaptureFixture[
 
     assert code == 2
     assert capsys.readouterr().err == f"keylane advise: {line}\n"
+
+
+@pytest.mark.parametrize("wrong", ["localhost:abc", "localhost:", "[::1]:abc", "[::1:9092"])
+def test_a_port_that_is_none_is_one_line(wrong, capsys: pytest.CaptureFixture[str]) -> None:
+    """The address is named, among others that are right."""
+    code = main(["advise", "--topic", "t", "--bootstrap", f"a:9092, {wrong}"])
+
+    assert code == 2
+    assert capsys.readouterr().err == f"keylane advise: --bootstrap {wrong}: expected HOST:PORT\n"
+
+
+@pytest.mark.parametrize("address", ["localhost", "127.0.0.1:9092", "::1", "[::1]", "[::1]:9092"])
+def test_an_address_needs_no_port(address, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers are asked at it; here they do not answer."""
+    asked: list[object] = []
+
+    async def read(settings: ConsumerSettings, *_: object) -> None:
+        asked.append(settings.bootstrap_servers)
+        raise KafkaUnavailable(address)
+
+    monkeypatch.setattr(reader, "read_evidence", read)
+
+    assert main(["advise", "--topic", "t", "--bootstrap", address]) == 1
+    assert asked == [address]
 
 
 @pytest.fixture

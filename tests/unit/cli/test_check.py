@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import yaml
 
 from keylane.cli.check import misspelt_variables
 from keylane.cli.main import main
@@ -31,14 +34,17 @@ def test_a_wrong_configuration_exits_with_2(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "keylane check: --bootstrap: 'k' is not host:port\n"
 
 
-def test_what_is_in_the_way_exits_with_1(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_what_is_in_the_way_exits_with_1(
+    form: str, read: Callable[[str], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
     """A dead broker and a port in use, each with its remedy."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         listen = f"127.0.0.1:{taken.getsockname()[1]}"
 
-        code = main(["check", "--bootstrap", "127.0.0.1:1", "--listen", listen, "-o", "json"])
+        code = main(["check", "--bootstrap", "127.0.0.1:1", "--listen", listen, "-o", form])
 
-    report = json.loads(capsys.readouterr().out)
+    report = read(capsys.readouterr().out)
     found = {each["subject"]: each for each in report["findings"] if each["status"] == "error"}
     assert (code, report["status"]) == (1, "error")
     assert found["kafka"]["text"].endswith("broker at 127.0.0.1:1: connection refused")

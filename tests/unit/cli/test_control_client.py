@@ -38,6 +38,7 @@ from tests.integration.certificates import Authority
         ("127.0.0.1:19090", "http://127.0.0.1:19090/groups/g"),
         ("http://127.0.0.1:19090/", "http://127.0.0.1:19090/groups/g"),
         ("https://keylane.example", "https://keylane.example/groups/g"),
+        ("[::1]:19090", "http://[::1]:19090/groups/g"),
     ],
 )
 def test_where(control, url, monkeypatch) -> None:
@@ -63,10 +64,21 @@ def test_headers_of_a_request(monkeypatch) -> None:
     assert (request.get_method(), request.data) == ("PATCH", b"{}")
 
 
-@pytest.mark.parametrize("control", ["file:///etc/passwd", "ftp://h:1", "", "https://"])
+@pytest.mark.parametrize(
+    "control",
+    [
+        "file:///etc/passwd",
+        "ftp://h:1",
+        "",
+        "https://",
+        "[::1:19090",
+        "localhost:abc",
+        "https://localhost:65536",
+    ],
+)
 def test_what_is_no_address(control) -> None:
     """Refused before anything is opened."""
-    with pytest.raises(ConfigInvalid, match="--control"):
+    with pytest.raises(ConfigInvalid, match=r"--control .*: expected HOST:PORT"):
         control_request(control, "/x")
 
 
