@@ -156,7 +156,7 @@ class Firsts:
 
 
 class ClusterDescriber:
-    """Makes reports. Cost: microseconds per broker and node."""
+    """Makes reports. Cost: microseconds per broker and node, and that of the facts."""
 
     def __init__(self, facts: Callable[[], ClusterFacts], now_ms: Callable[[], int]) -> None:
         self._facts = facts

@@ -337,11 +337,16 @@ class GroupDescriber:
         planned: Planned | None,
         direct: Collection[str],
     ) -> tuple[MemberReport, ...]:
+        progress = self._progress.of(group)
+        stuck = progress.stuck(time.monotonic())
         owned: dict[str, list[LaneReport]] = {}
         for lane in lanes:
-            if lane.member_id is not None:
-                owned.setdefault(lane.member_id, []).append(lane)
-        stuck = self._progress.of(group).stuck(time.monotonic())
+            if lane.member_id is None:
+                continue
+            owned.setdefault(lane.member_id, []).append(lane)
+            # The last sample may be minutes old where a node has many groups.
+            if lane.member_id in stuck and progress.has_moved(lane):
+                del stuck[lane.member_id]
         return tuple(
             replace(
                 _member(entry, owned.get(str(entry.member_id), ()), planned),

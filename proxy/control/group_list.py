@@ -30,6 +30,9 @@ FRESH_S: Final = 1.5
 """Age up to which a list counts: viewers ask each second or two."""
 BROKERS_AT_ONCE: Final = 8
 ANSWER_S_MAX: Final = 5.0
+SILENT_S: Final = 30.0
+"""Time for which a broker that did not answer in time is not asked again: all callers wait for it.
+Six times ANSWER_S_MAX, so that a page that asks on and on waits for a seventh of the time."""
 VERSION_MAX: Final = 5
 """The first one with types of groups."""
 STATES_VERSION: Final = 4
@@ -76,6 +79,8 @@ class GroupLister:
         self._cluster, self._knowledge, self._now_ms = cluster, knowledge, now_ms
         self._said: dict[int, _Said] = {}
         """By broker; of one that is away the last that it said."""
+        self._silent_until_s: dict[int, float] = {}
+        """By broker that did not answer in time."""
         self._asked_s, self._asked_ms = float("-inf"), 0
         """Begin of the last round."""
         self._asking: asyncio.Task[None] | None = None
@@ -107,6 +112,8 @@ class GroupLister:
             self._said = {k: said for k, said in self._said.items() if said.at_ms >= oldest_ms}
 
     async def _ask(self, node_id: int) -> None:
+        if time.monotonic() < self._silent_until_s.get(node_id, 0.0):
+            return  # its groups stay as it last listed them
         try:
             async with asyncio.timeout(ANSWER_S_MAX):
                 spoken = (await self._cluster.versions_of(node_id)).get(ApiKey.LIST_GROUPS, 0)
@@ -114,6 +121,7 @@ class GroupLister:
                 answer = await self._cluster.ask_broker(node_id, _request(version))
         except TimeoutError:
             log.debug("groups are not listed: no answer in time broker=%d", node_id)
+            self._silent_until_s[node_id] = time.monotonic() + SILENT_S
             return
         except (KeylaneError, OSError) as error:
             log.debug("groups are not listed broker=%d reason=%s", node_id, error)

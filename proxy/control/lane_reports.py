@@ -14,7 +14,7 @@ from keylane.offsets.values import NO_OFFSET
 from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.control.watch.log_ends import LogEndBook
 from keylane.proxy.control.watch.progress import ProgressBook
-from keylane.proxy.scans.lag import LaneTallies
+from keylane.proxy.scans.lag import LaneTallies, Remaining
 from keylane.proxy.scans.loads import LaneLoads
 from keylane.proxy.topics.view import View
 
@@ -91,7 +91,7 @@ class LaneDescriber:
             left, lag_s, is_sure = None, None, False
             if committed is not None:
                 left = self._tallies.remaining(view, index, committed, end)
-                lag_s, is_sure = self._age(view, index, committed, left.count, now_s)
+                lag_s, is_sure = self._age(view, index, committed, left, now_s)
             (key_range,) = view.key_ranges(index)
             reports.append(
                 LaneReport(
@@ -130,11 +130,11 @@ class LaneDescriber:
         return None if offset == NO_OFFSET else offset
 
     def _age(
-        self, view: View, index: int, committed: int, lag: int, now_s: float
+        self, view: View, index: int, committed: int, left: Remaining, now_s: float
     ) -> tuple[float | None, bool]:
         """Return the lag in seconds, and whether it is exact."""
-        if lag == 0:
-            return 0.0, True
+        if left.count == 0:
+            return 0.0, left.is_exact
         place = (view.topic_id, view.partition_of(index))
         first = self._tallies.first_open(view, index, committed)
         age = self._ends.times.age(place, first, now_s)

@@ -99,23 +99,33 @@ class TopicDescriber:
         *,
         misplaced: Misplaced,
         groups: Callable[[uuid.UUID], Mapping[str, bool]],
+        group_counts: Callable[[], Mapping[uuid.UUID, int]],
         loads: LaneLoads,
         ask: Callable[[str], Awaitable[Holders]],
     ) -> None:
         """`groups` gives groups that may read lanes of a topic, as far as this node knows.
 
         True: the group has offsets there, so it is shown even if no member holds a lane.
+        group_counts: gives the number of these, by topic; one without them may be left out.
         ask: returns what members of a group hold. Raises: UpstreamLost.
         """
         self._registry, self._topics, self._ask = registry, topics, ask
-        self._misplaced, self._groups, self._loads = misplaced, groups, loads
+        self._misplaced, self._loads = misplaced, loads
+        self._groups, self._group_counts = groups, group_counts
 
     def topics(self) -> TopicsReport:
         """Return the topics that have lanes under their own names."""
         registry = self._registry
         names = sorted(name for name in registry.lane_topics() if not registry.is_refused(name))
         views = (registry.view(name) for name in names)
-        return TopicsReport(topics=tuple(self._topic(view) for view in views if view is not None))
+        counts = self._group_counts()
+        return TopicsReport(
+            topics=tuple(
+                self._topic(view, counts.get(view.topic_id, 0))
+                for view in views
+                if view is not None
+            )
+        )
 
     async def place_of(self, topic: str, key: bytes) -> KeyReport | None:
         """Return the place of a key; None: there is no such topic.
@@ -186,7 +196,7 @@ class TopicDescriber:
         views = [registry.view(name) for name in mine if not registry.is_refused(name)]
         yield from [view for view in views if view is not None] or [asked]
 
-    def _topic(self, view: View) -> TopicReport:
+    def _topic(self, view: View, group_count: int) -> TopicReport:
         return TopicReport(
             topic=view.topic,
             partition_count=view.layout.partition_count,
@@ -195,7 +205,7 @@ class TopicDescriber:
             misplaced=misplaced_of(view, self._misplaced),
             bytes_per_s=_sum(self._loads.bytes_per_s(view)),
             records_per_s=_sum(self._loads.records_per_s(view)),
-            group_count=sum(self._groups(view.topic_id).values()),
+            group_count=group_count,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from functools import partial
 
 from keylane.proxy.apis.shared.context import Shared
@@ -27,7 +28,7 @@ from keylane.proxy.nodes.group import NodeGroup
 from keylane.proxy.runtime.event_log import Kind
 from keylane.proxy.startup.control_base import ControlBase, now_ms
 from keylane.proxy.startup.group_actions import OwnActions
-from keylane.proxy.startup.overview_setup import Watch
+from keylane.proxy.startup.overview_setup import Watch, groups_with_offsets, joined_groups
 from keylane.proxy.topics.settings_store import SettingsStore
 
 HANDSHAKE_S_MAX = 10.0
@@ -109,9 +110,8 @@ def more_operations(base: ControlBase, shared: Shared, node: DrainedNode) -> lis
 
 def lane_groups(shared: Shared) -> list[str]:
     """Return groups that have joined here, then those that have offsets of lanes."""
-    joined = sorted({*shared.generations.groups(), *shared.consumer_groups.names()})
-    known = sorted({key.group for key, _ in shared.groups.states()}.difference(joined))
-    return joined + known
+    joined = joined_groups(shared)
+    return sorted(joined) + sorted(groups_with_offsets(shared) - joined)
 
 
 def make_exposition(
@@ -148,15 +148,20 @@ def make_topics(describer: GroupDescriber, topics: ClusterTopics, shared: Shared
     def topic_groups(topic_id: uuid.UUID) -> dict[str, bool]:
         """Groups that have offsets of the topic's lanes, then those that have joined here."""
         known = {key.group for key, _ in shared.groups.states() if key.topic_id == topic_id}
-        met = {*shared.generations.groups(), *shared.consumer_groups.names()}
-        joined = sorted(met - known)
+        joined = sorted(joined_groups(shared) - known)
         return dict.fromkeys(sorted(known), True) | dict.fromkeys(joined, False)
+
+    def group_counts() -> Counter[uuid.UUID]:
+        """Numbers of groups that have offsets of a topic's lanes: one walk for all topics."""
+        pairs = {(key.topic_id, key.group) for key, _ in shared.groups.states()}
+        return Counter(topic_id for topic_id, _ in pairs)
 
     return TopicDescriber(
         shared.cluster.registry,
         topics,
         misplaced=shared.fetcher.misplaced.of,
         groups=topic_groups,
+        group_counts=group_counts,
         loads=shared.loads,
         ask=describer.holders,
     )

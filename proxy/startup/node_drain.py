@@ -7,6 +7,7 @@ from typing import Final
 
 from keylane.proxy.apis.shared.context import Shared
 from keylane.proxy.startup.node_parts import NodeParts
+from keylane.proxy.startup.overview_setup import groups_with_offsets, joined_groups
 from keylane.proxy.topics.draining import DrainReport, state_of
 
 GROUPS_SHOWN: Final = 1_000
@@ -40,8 +41,7 @@ class OwnNode:
         """Return what it has to give away."""
         number, placement = self.number, self._shared.placement
         assert number is not None, "asked of one among many nodes"
-        named = {key.group for key, _ in self._shared.groups.states()}
-        named |= {*self._shared.generations.groups(), *self._shared.consumer_groups.names()}
+        named = groups_with_offsets(self._shared) | joined_groups(self._shared)
         groups = sorted(group for group in named if placement.node_of_group(group) == number)
         partitions, connections = placement.partitions_of(number), self._connections()
         return DrainReport(

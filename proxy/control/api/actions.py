@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Any, Final, Protocol, TypeVar
+from typing import Annotated, Final, Protocol, TypeVar
 
 from aiohttp import web
 from pydantic import Field, StrictBool, StrictInt, StrictStr
@@ -34,7 +34,7 @@ from keylane.offsets.resets import (
 from keylane.proxy.control.api import models
 from keylane.proxy.control.api.operations import READ, WRITE, ControlOperation, QueryParameter
 from keylane.proxy.control.api.problems import Problem
-from keylane.proxy.control.api.requests import read_body, read_name, read_query
+from keylane.proxy.control.api.requests import fields_of, read_body, read_name, read_query
 from keylane.proxy.control.auth import identity_of
 from keylane.proxy.groups.rebalanced import Rebalanced
 
@@ -157,7 +157,7 @@ class ActionHandlers:
         done = await answered(self._actions.rebalance(group, is_dry=is_dry))
         if done.reason is not None and not await answered(self._actions.has_group(group)):
             raise _no_group(group)
-        answer = RebalanceAnswer(group=group, dry_run=is_dry, **_fields(done))
+        answer = RebalanceAnswer(group=group, dry_run=is_dry, **fields_of(done))
         if not is_dry:
             by = identity_of(request)
             outcome = (
@@ -247,10 +247,6 @@ async def answered(doing: Awaitable[Result]) -> Result:
 
 def _no_group(group: str) -> Problem:
     return Problem(HTTPStatus.NOT_FOUND, f"there is no group {group}", field="group")
-
-
-def _fields(done: Rebalanced) -> dict[str, Any]:
-    return {field.name: getattr(done, field.name) for field in fields(done)}
 
 
 def _without(statuses: Iterable[HTTPStatus], one: HTTPStatus) -> list[HTTPStatus]:

@@ -5,6 +5,7 @@ Source: docs/control-api.md.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from pydantic import Field
 from keylane.proxy.control.api import models
 from keylane.proxy.control.api.operations import ControlOperation, QueryParameter
 from keylane.proxy.control.api.problems import Problem
-from keylane.proxy.control.api.requests import read_query
+from keylane.proxy.control.api.requests import fields_of, read_query
 from keylane.proxy.control.cluster_report import ClusterDescriber, ClusterReport
 from keylane.proxy.control.group_list import GroupLister
 from keylane.proxy.control.watch.history import History, HistoryReport
@@ -107,7 +108,7 @@ class OverviewHandlers:
                 HTTPStatus.UNPROCESSABLE_ENTITY, "name a group, a topic, or both", field="group"
             )
         found = self._overview.history.find(self._overview.now_ms(), **asked)
-        return web.json_response(asdict(found))
+        return web.json_response(found, dumps=partial(json.dumps, default=fields_of))
 
     async def _events(self, request: web.Request) -> web.Response:
         asked = read_query(request, EVENTS)

@@ -17,7 +17,7 @@ from keylane.proxy.control.watch.summary import GroupSummary
 from keylane.proxy.runtime.stats import GAUGE, Sample
 
 FRESH_MS: Final = 300_000
-"""A node with 3,000 groups that have members looks at each of them within this time."""
+"""A node looks at each of 2,000 groups of few lanes that have members within this time."""
 
 LAG_S: Final = (
     "Age of the oldest record that a group has not committed, in seconds: by the times at which "

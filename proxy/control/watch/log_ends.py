@@ -2,7 +2,8 @@
 
 Source: ListOffsets v1; docs/decisions/040.
 
-Cost: a question to each leader of a topic's partitions, at most once in FRESH_S for all that ask.
+Cost: a question to each leader of a topic's partitions, at most once in FRESH_S for callers one
+after another; those that come while an answer is under way each ask.
 """
 
 from __future__ import annotations

@@ -137,8 +137,19 @@ class GroupProgress:
             return None
         return float(known.done[index]) / (MEMORY_S * -math.expm1(-elapsed_s / MEMORY_S))
 
+    def has_moved(self, lane: LaneState) -> bool:
+        """Return whether a lane has moved on, or come to its member, since the last sample."""
+        known, index = self.topics.get(lane.topic), lane.lane_index
+        if known is None or index >= len(known.holders):
+            return True
+        is_held = lane.member_id == known.holders[index]
+        return not is_held or _committed_of(lane) != int(known.committed[index])
+
     def stuck(self, now_s: float) -> dict[str, float]:
-        """Return the members that are stuck, and for how long. Cost: 0.3 us per lane."""
+        """Return the members that are stuck, and for how long. Cost: 0.3 us per lane.
+
+        That is by the last sample; a caller with a newer report asks `has_moved` as well.
+        """
         moved: dict[str, float] = {}
         waits: dict[str, float] = {}
         for topic in self.topics.values():
@@ -151,12 +162,16 @@ class GroupProgress:
         return {name: now_s - at_s for name, at_s in since.items() if now_s - at_s >= STUCK_S}
 
 
+def _committed_of(lane: LaneState) -> int:
+    return NOT_COMMITTED if lane.committed is None else lane.committed
+
+
 def _note_lane(
     topic: _Topic, lane: LaneState, records: LaneRecords, now_s: float, *, is_new: bool
 ) -> None:
     index = lane.lane_index
     before = int(topic.committed[index])
-    committed = NOT_COMMITTED if lane.committed is None else lane.committed
+    committed = _committed_of(lane)
     if committed != before:
         if NOT_COMMITTED != before < committed and not is_new:
             left = records.count(lane.topic, index, before, lane.log_end)

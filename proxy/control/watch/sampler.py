@@ -40,6 +40,8 @@ LOOP_SHARE: Final = 1 / 50
 LANE_COST_S: Final = 30e-6
 """Work for one lane, on a slow machine; 20 us were measured."""
 GROUP_COST_S: Final = 2e-3
+DESCRIBE_S_MAX: Final = 5.0
+"""A group that takes longer stays as it was, so that the others are looked at."""
 SUMMARIES_MAX: Final = 10_000
 SETTLED: Final = frozenset({"Stable", "Empty"})
 """States in which a group's members are those that it goes on with."""
@@ -111,13 +113,18 @@ class Sampler:
         books = self._books
         self._sampled_s[group] = time.monotonic()
         members = books.event_log.members_of(group)
+        bound = asyncio.timeout(DESCRIBE_S_MAX)
         try:
-            report = await self._describer.describe(group)
+            async with bound:
+                report = await self._describer.describe(group)
         except NotCoordinator:
             self.summaries.pop(group, None)  # another node serves it
             return 0
-        except KeylaneError as error:
-            log.debug("group cannot be sampled group=%s reason=%s", group, error)
+        except (KeylaneError, TimeoutError) as error:
+            if isinstance(error, TimeoutError) and not bound.expired():
+                raise  # of a part inside, and a bug there
+            reason = str(error) or "no answer in time"
+            log.debug("group cannot be sampled group=%s reason=%s", group, reason)
             return 0
         if report is None:
             self.summaries.pop(group, None)

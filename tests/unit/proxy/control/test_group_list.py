@@ -87,6 +87,7 @@ class FakeCluster:
     def __init__(self) -> None:
         self.brokers = {1: None, 2: None}
         self.away: set[int] = set()
+        self.hung: set[int] = set()
         self.asked: list[int] = []
         self.version = 5
 
@@ -97,6 +98,8 @@ class FakeCluster:
         self.asked.append(node_id)
         if node_id in self.away:
             raise UpstreamLost("away")
+        if node_id in self.hung:
+            raise TimeoutError
         entry = SimpleNamespace(
             group_id=f"g{node_id}", protocol_type="consumer", group_state="Stable"
         )
@@ -142,6 +145,40 @@ async def test_what_a_broker_said_stays_while_it_is_away(monkeypatch) -> None:
     assert (old["g1"], old["g2"]) == (False, True)
     assert "g1" in gone and "g2" not in gone
     assert dark["g1"]
+
+
+async def test_a_broker_that_hangs_is_left_alone_for_a_while(monkeypatch) -> None:
+    """Its groups are listed as old, and only the first caller waits for it."""
+    monkeypatch.setattr(group_list, "FRESH_S", -1.0)
+    cluster, now_ms = FakeCluster(), [1_000]
+    groups = lister(cluster, now_ms)
+    await groups.list()
+    cluster.hung.add(2)
+
+    asked, old = [], []
+    for _ in range(3):
+        now_ms[0] += 1_000
+        cluster.asked.clear()
+        old.append({one.group: one.is_old for one in (await groups.list()).groups})
+        asked.append(sorted(cluster.asked))
+
+    assert asked == [[1, 2], [1], [1]]
+    assert [(each["g1"], each["g2"]) for each in old] == [(False, True)] * 3
+
+
+async def test_a_broker_that_hung_is_asked_again(monkeypatch) -> None:
+    """Once its time is over."""
+    monkeypatch.setattr(group_list, "FRESH_S", -1.0)
+    monkeypatch.setattr(group_list, "SILENT_S", -1.0)
+    cluster, now_ms = FakeCluster(), [1_000]
+    groups = lister(cluster, now_ms)
+    cluster.hung.add(2)
+    await groups.list()
+    cluster.hung.clear()
+
+    found = {one.group: one.is_old for one in (await groups.list()).groups}
+
+    assert not found["g2"]
 
 
 async def test_old_brokers_are_asked_in_their_version() -> None:

@@ -191,6 +191,17 @@ async def test_topics_with_lanes_are_listed() -> None:
     assert (shop["topic"], shop["hash"]) == ("shop", "xxh64")
 
 
+async def test_groups_of_all_topics_are_counted_at_once() -> None:
+    """Two have offsets of both topics; one has only joined."""
+    async with control_port(lanes=RULES) as port:
+        port.groups.update({name: described() for name in ("a", "b", "stranger")})
+
+        _, found = await ask(port.url, "/topics")
+
+    assert [topic["group_count"] for topic in found["topics"]] == [2, 2]
+    assert port.counted == 1
+
+
 async def test_more_groups_than_are_asked_are_counted() -> None:
     """Each group that is asked is a request to its coordinator."""
     async with control_port(lanes=RULES) as port:

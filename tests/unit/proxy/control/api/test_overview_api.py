@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 import aiohttp
@@ -61,6 +63,22 @@ async def test_history_is_of_a_group_or_a_topic_or_both() -> None:
     assert (unknown_status, unknown["group"], unknown["topic"]) == (200, None, None)
     assert group["members"][0]["label"] == "label"
     assert both["topic"]["bytes_per_s"][-1] == 100 and len(both["group"]["lag"]) == 60
+
+
+async def test_history_is_the_text_of_its_report() -> None:
+    """Letter by letter that of a deep copy: members, nulls, and a name beyond ASCII."""
+    async with control_port() as port:
+        overview = port.overview
+        samples = {f"m{n}": MemberSample("größe", None if n else 4, n / 3) for n in range(3)}
+        overview.history.note_group("billing", overview.now_ms, Pair(4, None), samples)
+        overview.history.note_topic("orders", overview.now_ms, Pair(100, 2))
+        url = f"{port.url}/history?group=billing&topic=orders"
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            text, kind = await answer.text(), answer.content_type
+
+    report = overview.history.find(overview.now_ms, group="billing", topic="orders")
+    assert len(report.members) == 3 and report.topic is not None
+    assert (text, kind) == (json.dumps(asdict(report)), "application/json")
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,37 @@ def test_one_lane_that_moves_is_progress() -> None:
     assert play(steps).stuck(100.0) == {}
 
 
+def test_a_report_is_newer_than_the_last_sample() -> None:
+    """After 70 s the member is stuck by the sample; by the report at hand its lane has moved."""
+    progress = play([[Lane(0, "a", 5, 100), Lane(1, "b", None, 100)]], step_s=70.0)
+
+    assert progress.stuck(70.0) == {"a": 70.0}
+    assert progress.has_moved(Lane(0, "a", 6, 100))
+    progress.note([Lane(0, "a", 6, 100), Lane(1, "b", None, 100)], Dense(), 70.0)
+    assert progress.stuck(70.0) == {}
+    assert not progress.has_moved(Lane(0, "a", 6, 100))
+
+
+@pytest.mark.parametrize(
+    ("lane", "has_moved"),
+    [
+        (Lane(0, "a", 5, 200), False),
+        (Lane(1, "b", None, 100), False),
+        (Lane(1, "b", 0, 100), True),
+        (Lane(0, "a", None, 100), True),
+        (Lane(0, "b", 5, 100), True),
+        (Lane(0, None, 5, 100), True),
+        (Lane(2, "a", 5, 100), True),
+        (Lane(0, "a", 5, 100, topic="other"), True),
+    ],
+)
+def test_a_lane_has_moved_by_its_commit_or_its_member(lane, has_moved) -> None:
+    """Or where no sample has it; the end of the log alone is no move."""
+    progress = play([[Lane(0, "a", 5, 100), Lane(1, "b", None, 100)]])
+
+    assert progress.has_moved(lane) is has_moved
+
+
 def test_a_new_member_has_its_minute() -> None:
     """Lanes that have waited at another member have moved when they came."""
     steps = [[Lane(0, "a", 5, 100)]] * 7 + [[Lane(0, "b", 5, 100)]] * 5

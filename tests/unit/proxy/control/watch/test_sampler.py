@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from typing import Any
 
 import pytest
@@ -19,6 +21,8 @@ from keylane.proxy.scans.loads import LaneLoads
 from tests.transcript.fake import FakeContext
 
 NOW_MS = 1_700_000_000_000
+HANGS = "hangs"
+"""Answer of a broker that gives none."""
 
 
 def report(group: str, *members: str, state: str = "Stable") -> GroupReport:
@@ -81,6 +85,8 @@ class Scene:
     async def describe(self, group: str) -> GroupReport | None:
         self.asked.append(group)
         answer = self.answers.get(group, report(group, "a"))
+        if answer is HANGS:
+            await asyncio.Event().wait()
         if isinstance(answer, Exception):
             raise answer
         assert answer is None or isinstance(answer, GroupReport)
@@ -131,6 +137,31 @@ async def test_a_group_that_cannot_be_looked_at_stays_as_it_was(scene) -> None:
     await scene.sampler.step()
 
     assert scene.sampler.summaries.keys() == {"a"}
+
+
+async def test_a_group_without_an_answer_does_not_stop_the_others(
+    scene, monkeypatch, caplog
+) -> None:
+    """It stays as it was."""
+    caplog.set_level(logging.DEBUG, "keylane.watch")
+    scene.active = ["a", "b"]
+    await scene.sampler.step()
+    monkeypatch.setattr(module, "DESCRIBE_S_MAX", 0.0)
+    scene.answers = {"a": HANGS, "b": report("b", "a", "c")}
+
+    await scene.sampler.step()
+
+    counts = {name: one.member_count for name, one in scene.sampler.summaries.items()}
+    assert counts == {"a": 1, "b": 2}
+    assert "group=a reason=no answer in time" in caplog.text
+
+
+async def test_a_time_limit_of_a_part_inside_is_not_the_samplers(scene) -> None:
+    """It is a bug of that part, and the task reports it."""
+    scene.answers = {"a": TimeoutError("inside")}
+
+    with pytest.raises(TimeoutError, match="inside"):
+        await scene.sampler.sample("a")
 
 
 async def test_members_of_groups_that_clients_deal_out_are_noted(scene) -> None:
