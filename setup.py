@@ -29,6 +29,7 @@ def address_of(path: str, urls: dict[str, str]) -> str:
     folder, name = posixpath.split(posixpath.normpath(path))
     below = folder.removeprefix("docs").strip("/")
     if path.startswith("docs/") and (name.endswith(".md") or below.startswith("images")):
+        name = "index.md" if name == "README.md" else name  # as the site's builder has it
         page = re.sub(r"\.md$", ".html", posixpath.join(below, name))
         return f"{urls['Documentation']}/{page}"
     return f"{urls['Source']}/blob/main/{posixpath.normpath(path)}"

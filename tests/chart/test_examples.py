@@ -80,7 +80,7 @@ def test_the_adapter_makes_the_metric_of_the_scaler() -> None:
 
     assert asked["name"] == RULE["name"]["as"]
     (selector,) = selectors(query)
-    assert {one.name for one in selector.matchers.matchers} == labels.keys()
+    assert {one.name for one in selector.matchers.matchers} == labels.keys() | {"job"}
     assert labels.keys() <= KINDS[source.name][1]
 
 

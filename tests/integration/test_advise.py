@@ -182,25 +182,32 @@ def test_a_group_is_looked_at_and_not_touched(kafka, admin, topic) -> None:
     consumer.commit(
         offsets=[TopicPartition(name, part, 100) for part in (0, 1)], asynchronous=False
     )
-    before = groups_of(admin, group)
+    before, names = groups_of(admin, group), names_of_groups(admin)
 
     found = advise(kafka, name, "--group", group)
 
     assert groups_of(admin, group) == before
+    assert names_of_groups(admin) <= names
     assert found["group"]["members"] == 1
     assert found["group"]["lag"] == 800
     assert found["group"]["consumed_per_s"] == 0
     consumer.close()
 
 
+def names_of_groups(admin: AdminClient) -> set[str]:
+    """Names of all groups of the cluster."""
+    return {each.group_id for each in admin.list_consumer_groups().result(30).valid}
+
+
 def groups_of(admin: AdminClient, group: str) -> tuple[Any, ...]:
-    """Names of all groups, and state, members and offsets of one."""
-    names = {each.group_id for each in admin.list_consumer_groups().result(30).valid}
+    """State, members and offsets of a group, and names of groups that advise would have."""
     described = admin.describe_consumer_groups([group])[group].result(30)
     asked = [ConsumerGroupTopicPartitions(group)]
     offsets = admin.list_consumer_group_offsets(asked)[group].result(30).topic_partitions or []
     members = sorted(member.member_id for member in described.members)
-    mine = {name for name in names if "advise" in name and not name.startswith("g-")}
+    mine = {
+        name for name in names_of_groups(admin) if "advise" in name and not name.startswith("g-")
+    }
     return described.state, members, sorted((p.partition, p.offset) for p in offsets), mine
 
 

@@ -73,7 +73,10 @@ def test_commands_in_front_of_kafka(reader: Reader) -> None:
 def test_workers_of_one_machine(reader: Reader) -> None:
     """The command of the tuning page starts two nodes that share a group."""
     (workers,) = commands("workers")
-    reader.open("proxy", workers).wait_for("keylane ready")
+    proxy = reader.open("proxy", workers)
+    proxy.wait_for("keylane ready")
+    (ready,) = [line for line in proxy.lines if line.startswith("keylane ready")]
+    assert ready.endswith(" workers=2")
 
     member = reader.open("member", MEMBER)
 

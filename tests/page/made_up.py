@@ -15,6 +15,11 @@ ORDERS: tuple[Topic, ...] = (("orders", 3, 16), ("payments", 2, 32), ("clicks.la
 NOW_MS = 1_795_795_331_000
 """The time of the first state; each further one is two seconds later."""
 POINTS = 60
+AT_ANOTHER_NODE: dict[str, Any] = {
+    "node": "keylane-1:9100", "kind": None, "member_count": None, "topics": None, "lag": None,
+    "lag_is_exact": False, "lag_s": None, "stuck_members": None,
+}  # fmt: skip
+"""What the list has of a group whose offsets are at another node: next to nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +226,7 @@ def made_up_groups(scene: Scene) -> dict[str, Any]:
         kind = chance.choice(["lanes", "plain", "plain"])
         group = _listed(f"team-{number:03}", kind, chance.randrange(9), lag, lag / 900)
         if kind == "lanes":
-            group |= {"node": "keylane-1:9100", "member_count": None}
+            group |= AT_ANOTHER_NODE
         groups.append(group)
     return {"at_ms": NOW_MS, "groups": groups, "left_out": 0}
 

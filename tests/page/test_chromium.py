@@ -326,12 +326,13 @@ async def test_an_address_typed_by_hand_breaks_nothing(at) -> None:
 
 
 async def test_a_group_of_another_node_says_where_it_is() -> None:
-    """Its members are not invented: the page names the node that has them."""
+    """Its members are not invented: the page names the node that has them, and offers no action."""
     async with looking(SCENES["many"], at="#group=team-097") as looker:
         await looker.page.wait_for_function(
             "() => document.querySelector('#no-members').textContent.includes('keylane-1:9100')"
         )
         assert await looker.page.locator("#members tr").count() == 0
+        assert await looker.page.locator("#group-actions").is_hidden()
 
 
 async def test_the_line_shows_what_happened_when() -> None:

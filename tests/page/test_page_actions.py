@@ -174,6 +174,45 @@ async def test_a_refusal_is_shown_in_the_dialog() -> None:
         assert not await looker.page.locator("#action").is_visible()
 
 
+async def test_a_change_without_an_answer_is_not_called_undone() -> None:
+    """Only of a look it is said that keylane cannot be reached; a change may have been made."""
+    async with looking(SCENES["uneven"], expects_errors=True) as looker:
+        await looker.page.route("**/groups/billing/rebalance", lambda route: route.abort())
+        await looker.page.route("**/nodes/1/drain?dry_run=true", lambda route: route.abort())
+        await looker.page.locator("#rebalance").click()
+        await previewed(looker)
+        await looker.page.locator("#action-run").click()
+        await looker.page.wait_for_selector("#action-error:visible")
+        of_change = await looker.text("#action-error")
+        await looker.page.locator("#action-cancel").click()
+        await looker.page.get_by_role("button", name="Drain node 1").click()
+        await looker.page.wait_for_selector("#action-error:visible")
+
+        assert of_change == (
+            "no answer came: it is not known whether the change was made; look before you ask again"
+        )
+        assert await looker.text("#action-error") == "keylane cannot be reached"
+
+
+async def test_only_looks_have_a_time_limit() -> None:
+    """A dry run is one, as GET is; a change is waited for, however long it takes."""
+    watch = """async () => {
+      const {ask} = await import('/page/api.js');
+      const real = window.fetch, limited = {};
+      window.fetch = (path, options) => {
+        limited[path] = options.signal !== undefined;
+        return real(path, options);
+      };
+      await ask('switches');
+      await ask('nodes/1/drain?dry_run=true', {method: 'DELETE'});
+      await ask('nodes/1/drain', {method: 'POST'});
+      window.fetch = real;
+      return ['switches', 'nodes/1/drain?dry_run=true', 'nodes/1/drain'].map(one => limited[one]);
+    }"""
+    async with looking(SCENES["healthy"]) as looker:
+        assert await looker.page.evaluate(watch) == [True, True, False]
+
+
 async def test_a_reader_sees_the_reason_and_asks_for_nothing() -> None:
     """All buttons are off; not even a dry run is asked for."""
     async with looking(SCENES["reader"]) as looker:

@@ -1,7 +1,7 @@
 // What a caller with the admin's role may do. Each action shows first what it would do (a dry run
 // of the same request), and runs only after that was seen and confirmed.
 
-import { READ_MS, ask, part } from "./api.js";
+import { ask, part } from "./api.js";
 import { amount, byId, cell, count, element, setText } from "./text.js";
 
 const ROWS = 100;
@@ -116,7 +116,7 @@ export function openAction({ title, about, fields = [], onFields, plan, confirm,
 const dryRun = (path) => `${path}?dry_run=true`;
 
 export async function planRebalance(group) {
-  return ask(dryRun(`groups/${part(group)}/rebalance`), { method: "POST", limitMs: READ_MS });
+  return ask(dryRun(`groups/${part(group)}/rebalance`), { method: "POST" });
 }
 
 export function openRebalance(group, label) {

@@ -2,7 +2,7 @@
 
 // A server that hangs must not gather the questions of a page that asks again. A change has no limit:
 // without its answer it is unknown whether it was made.
-export const READ_MS = 30_000;
+const LOOK_MS = 30_000;
 
 export class Problem extends Error {
   constructor(status, document) {
@@ -21,7 +21,8 @@ async function parsed(response) {
 }
 
 export async function ask(path, options = {}) {
-  const { method = "GET", body, version, limitMs = method === "GET" ? READ_MS : null } = options;
+  const { method = "GET", body, version } = options;
+  const isLook = method === "GET" || path.endsWith("?dry_run=true");
   const headers = {};
   if (body !== undefined) headers["Content-Type"] = "application/json";
   if (version !== undefined) headers["If-Match"] = `"${version}"`;
@@ -30,10 +31,13 @@ export async function ask(path, options = {}) {
     // A redirect leads to another node, whose answers this page's policy keeps out.
     response = await fetch(path, {
       method, headers, redirect: "manual", body: body === undefined ? undefined : JSON.stringify(body),
-      signal: limitMs === null ? undefined : AbortSignal.timeout(limitMs),
+      signal: isLook ? AbortSignal.timeout(LOOK_MS) : undefined,
     });
   } catch {
-    throw new Problem(0, { detail: "keylane cannot be reached" });
+    throw new Problem(0, {
+      detail: isLook ? "keylane cannot be reached"
+        : "no answer came: it is not known whether the change was made; look before you ask again",
+    });
   }
   if (response.type === "opaqueredirect") {
     throw new Problem(307, { detail: "another node answers this: open the page of that node" });

@@ -10,7 +10,7 @@ import { icon, showBanners, showCluster, showHeader } from "./cluster.js";
 import { openFeed } from "./feed.js";
 import { addEvents, showLine } from "./line.js";
 import { showMembers } from "./members.js";
-import { BEHIND_S, answersOf, compactOf, listed, summaryOf } from "./model.js";
+import { BEHIND_S, EVEN, answersOf, compactOf, listed, summaryOf } from "./model.js";
 import { showShare } from "./shares.js";
 import { Side } from "./side.js";
 import { redraw, showTopics, topicsInView } from "./topics.js";
@@ -18,7 +18,6 @@ import { byId, clock, count, element, keyed, setText, sum } from "./text.js";
 
 const READERS = 20, LISTS_MS = 10_000, PLAN_MS = 30_000;
 const DRAW = "keylane draw", DRAWS_KEPT = 500;  // else the browser keeps each for as long as the tab lives
-const UNEVEN = 1.25;  // a plan is asked for where there may be something to move
 
 const view = {
   link: { isOpen: false, isLost: false, sinceMs: null },
@@ -132,7 +131,8 @@ const emptyText = (group) => {
 function showActions(group, detail) {
   const { may_write: mayWrite, reason } = view.caller;
   const isGroup = view.selection.kind === "group" && group !== null;
-  byId("group-actions").hidden = !isGroup || group.kind !== "lanes";
+  // A node changes its own groups only: for those of another its answer is a redirect.
+  byId("group-actions").hidden = !isGroup || group.kind !== "lanes" || group.node !== null;
   const members = detail?.members.length ?? group?.memberCount ?? 0;
   const lost = view.link.isLost ? "keylane"
     : view.state?.cluster?.kafka?.is_reachable === false ? "Kafka" : null;
@@ -291,7 +291,8 @@ function refreshPlan() {
   const { kind, name } = view.selection;
   if (kind !== "group" || !view.caller.may_write || view.link.isLost) return;
   const group = summaries().find((one) => one.name === name);
-  if (!group || (group.balance ?? 1) < UNEVEN) { view.plans.delete(name); return; }
+  // A plan is asked for where there may be something to move.
+  if (!group || (group.balance ?? 1) < EVEN) { view.plans.delete(name); return; }
   attempt(`plan:${name}`, planRebalance(name), (found) => view.plans.set(name, found));
 }
 

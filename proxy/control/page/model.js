@@ -4,8 +4,8 @@ import { NONE, age, amount, clock, count, duration, lagText } from "./text.js";
 
 export const BEHIND_CHOICES_S = [10, 60, 600, 3600];
 export const BEHIND_S = 60;
-const EVEN = 1.25;      // busiest member beside the mean: up to here a group is even,
-const UNEVEN = 1.5;     // and from here on the page says that it is not.
+export const EVEN = 1.25;  // busiest member beside the mean: up to here a group is even,
+const UNEVEN = 1.5;        // and from here on the page says that it is not.
 export const HELD_UP_S = 60;   // a record of a share group that is held for longer is named
 const MOVES = new Set(["move", "rebalance", "join", "leave"]);
 const WORST = { bad: 3, warn: 2, unknown: 1, good: 0 };
@@ -14,41 +14,10 @@ export const worseOf = (one, other) => (WORST[other] > WORST[one] ? other : one)
 
 const since = (ms, nowMs) => (ms ? ` since ${clock(ms, nowMs)}` : "");
 
-// The server's problems, and those that its own figures prove where it names none.
+// What the server says is wrong, errors first.
 export function problemsOf(cluster, nowMs) {
-  if (!cluster) return [];
-  const found = [...(cluster.problems ?? [])];
-  const add = (code, severity, text, sinceMs = null, remedy = "") => {
-    if (!found.some((one) => one.code === code)) {
-      found.push({ code, severity, text, since_ms: sinceMs, remedy });
-    }
-  };
-  const { kafka, brokers = [], nodes = [], journal } = cluster;
-  if (kafka && !kafka.is_reachable) {
-    add("kafka-away", "error", "No broker of Kafka can be reached.", kafka.unreachable_since_ms);
-  }
-  const away = brokers.filter((one) => one.is_reachable === false);
-  if (away.length && kafka?.is_reachable) {
-    add("broker-away", "error", `No connection to ${away.map((one) => `broker ${one.id}`).join(", ")}.`,
-      away[0].unreachable_since_ms);
-  }
-  const gone = nodes.filter((one) => one.state === "away");
-  if (gone.length) {
-    add("node-away", "warning", `${gone.map((one) => `Node ${one.number}`).join(", ")} is away.`);
-  }
-  if (journal?.unserved_partitions) {
-    add("journal-unserved", "error",
-      `${count(journal.unserved_partitions, "partition")} of the journal cannot be served.`);
-  }
-  if (journal?.disputed_topics) {
-    add("topics-disputed", "warning",
-      `Nodes have different rules for ${count(journal.disputed_topics, "topic")}.`);
-  }
-  if (journal?.resting_tasks) {
-    add("task-failed", "warning", `${count(journal.resting_tasks, "task")} failed and will start again.`);
-  }
   const rank = (one) => (one.severity === "error" ? 0 : 1);
-  return found.sort((one, other) => rank(one) - rank(other))
+  return [...(cluster?.problems ?? [])].sort((one, other) => rank(one) - rank(other))
     .map((one) => ({ ...one, when: since(one.since_ms, nowMs) }));
 }
 
@@ -72,7 +41,8 @@ export function health(link, cluster, nowMs) {
 
 const WORDS = {
   "kafka-away": "Kafka is away", "broker-away": "Broker away", "node-away": "Node away",
-  "journal-unserved": "Journal away", "topics-disputed": "Topics disputed", "task-failed": "Task failed",
+  "not-serving": "Not serving", "journal-unserved": "Journal away", "topics-disputed": "Topics disputed",
+  "records-set-aside": "Damaged records", "task-failed": "Task failed",
 };
 const wordOf = (code) => WORDS[code] ?? "Problem";
 

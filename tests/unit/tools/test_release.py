@@ -160,6 +160,7 @@ def test_the_index_page_has_no_relative_link() -> None:
     [
         ("docs/spark.md", "https://d.example/spark.html"),
         ("docs/operations.md#many-nodes", "https://d.example/operations.html#many-nodes"),
+        ("docs/reference/README.md", "https://d.example/reference/index.html"),
         ("docs/images/live.png", "https://d.example/images/live.png"),
         ("docs/decisions", "https://s.example/k/blob/main/docs/decisions"),
         ("CHANGELOG.md", "https://s.example/k/blob/main/CHANGELOG.md"),
