@@ -325,7 +325,7 @@ def test_answers_that_are_not_read(stage) -> None:
         for client in (slow, quick):
             client.login(stage.login("PLAIN", "alice"))
         for _ in range(8):  # the system takes some MiB
-            slow.ask_lanes(topic, 12, range(8), min_bytes=6 << 20, max_wait_ms=500)
+            slow.ask_lanes(topic, 12, range(8), min_bytes=6 << 20, max_wait_ms=20_000)
         stage.strict.wait_for_log("buffered_bytes_per_principal_max 1048576 is reached")
 
         assert quick.fetch_codes(other, 12, range(8)) == {0}
