@@ -16,10 +16,12 @@ Source: docs/decisions/045; `probing.rebalance.interval.ms` of Kafka Streams (KI
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+from keylane.assignor.model import Lane
 from keylane.bounded import BoundedDict
 
 GROUPS_MAX: Final = 10_000
@@ -47,6 +49,8 @@ class _Group:
     """Of this generation."""
     first_asked: str | None = None
     """The member that was asked while the leader was not known."""
+    shown_loads: Mapping[Lane, float] = field(default_factory=dict)
+    """Loads of the preview that an operator has confirmed."""
 
 
 class LoadTurns:
@@ -70,13 +74,30 @@ class LoadTurns:
         known.due_s = now_s + self._step_s
         return LoadTurn.WEIGH
 
-    def ask(self, group: str, generation_id: int, now_s: float) -> bool:
-        """Ask the group to rebalance; False: it has another generation by now."""
+    def ask(
+        self,
+        group: str,
+        generation_id: int,
+        now_s: float,
+        shown_loads: Mapping[Lane, float] | None = None,
+    ) -> bool:
+        """Ask the group to rebalance; False: it has another generation by now.
+
+        shown_loads: those that the next generation is to be planned by; None: those of its time.
+        """
         known = self._groups.get(group)
         if known is None or known.generation_id != generation_id:
             return False
         known.is_asked, known.asked_s = True, now_s
+        known.shown_loads = shown_loads or {}
         return True
+
+    def shown_loads(self, group: str, generation_id: int) -> Mapping[Lane, float]:
+        """Return the loads that an operator saw, if this generation is the one asked for."""
+        known = self._groups.get(group)
+        if known is None or not known.is_asked or generation_id != known.generation_id + 1:
+            return {}
+        return known.shown_loads
 
     def generation_of(self, group: str) -> int | None:
         """Return the generation of the last heartbeat; None: none has passed, as far as known."""

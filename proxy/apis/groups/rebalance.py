@@ -1,9 +1,10 @@
 """A rebalance that an operator asks for: what it would move, and the request for it.
 
-Behaviour: a classic group is asked to join again, by its leader's next heartbeat, and gets a plan
-by the loads that are measured then (see `load_checks`); its margins are those of any generation, so
-a group within them is even. Lanes of a group with the consumer protocol move at once, without a
-rebalance, by fine margins. `rebalance_by_load: false` does not count: the operator asks.
+Behaviour: a classic group is asked to join again, by its leader's next heartbeat (see
+`load_checks`), and is planned by the loads of the answer, so that the lanes that it names move. Its
+margins are those of any generation, so a group within them is even. Lanes of a group with the
+consumer protocol move at once, without a rebalance, by fine margins. `rebalance_by_load: false`
+does not count: the operator asks.
 Not done: groups whose clients deal out their lanes, and Kafka Streams.
 
 Source: docs/decisions/043, 045.
@@ -97,7 +98,10 @@ async def _rebalance_classic(
     shown = _show(compared, views, context)
     if shown.reason is not None or is_dry:
         return shown
-    if generation_id is None or not turns.ask(group, generation_id, context.clock()):
+    is_asked = generation_id is not None and turns.ask(
+        group, generation_id, context.clock(), deal.loads
+    )
+    if not is_asked:
         reason = "no heartbeat of the group has passed this node yet: ask again"
         return replace(shown, reason=reason)
     context.stats.rebalances_asked += 1
