@@ -72,12 +72,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in FIRST)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def collected() -> Iterator[None]:
+    """Collect what clients of a module left; a module of another folder may come next."""
+    yield
+    collect_silently()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_unconfigure() -> None:
-    """Collect what the last tests left, without the warning that a marker can't silence any more.
+    """Collect before pytest does, which ends with an error if a socket was left."""
+    collect_silently()
 
-    pytest collects once more after all tests, and ends with an error if a socket was left then.
-    """
+
+def collect_silently() -> None:
+    """Collect sockets that stock clients left, without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         gc.collect()
