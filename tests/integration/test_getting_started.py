@@ -41,6 +41,8 @@ AS_IN_A_TERMINAL: Final = (
 )
 """Runs a command that Ctrl-C ends: one that a shell starts in the background ignores it."""
 
+ENDED: Final = "(ended)"
+
 
 @dataclass(slots=True)
 class Terminal:
@@ -59,23 +61,29 @@ class Terminal:
                     self.lines.append(line.rstrip())
                     self.changed.notify_all()
         with self.changed:
-            self.lines.append("(ended)")
+            self.lines.append(ENDED)
             self.changed.notify_all()
 
     def wait_for(self, text: str) -> None:
         """Wait for a line. Raises: AssertionError, it does not come or the command ends."""
 
         def is_there() -> bool:
-            return self.lines[-1:] == ["(ended)"] or any(text in line for line in self.lines)
+            return self.has_ended() or any(text in line for line in self.lines)
 
         with self.changed:
             self.changed.wait_for(is_there, LIMIT_S)
         assert any(text in line for line in self.lines), (text, self.lines)
 
     def stop(self) -> None:
-        """Press Ctrl-C, wait for the end."""
+        """Press Ctrl-C, wait for the end and for all that was printed before it."""
         os.killpg(self.process.pid, signal.SIGINT)
         self.process.wait(LIMIT_S)
+        with self.changed:
+            assert self.changed.wait_for(self.has_ended, LIMIT_S), self.lines[-3:]
+
+    def has_ended(self) -> bool:
+        """Return whether every line is taken and the command is over."""
+        return self.lines[-1:] == [ENDED]
 
     def orders(self) -> list[tuple[str, int]]:
         """Return customer and number of each record that it printed."""
