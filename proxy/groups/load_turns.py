@@ -50,7 +50,7 @@ class _Group:
     first_asked: str | None = None
     """The member that was asked while the leader was not known."""
     shown_loads: Mapping[Lane, float] = field(default_factory=dict)
-    """Loads of the preview that an operator has confirmed."""
+    """Loads of the answer to an operator, in bytes per second; kept for one generation."""
 
 
 class LoadTurns:
@@ -83,7 +83,8 @@ class LoadTurns:
     ) -> bool:
         """Ask the group to rebalance; False: it has another generation by now.
 
-        shown_loads: those that the next generation is to be planned by; None: those of its time.
+        shown_loads: bytes per second of each lane, which the next generation is planned by; None:
+        it is planned by those of its time.
         """
         known = self._groups.get(group)
         if known is None or known.generation_id != generation_id:

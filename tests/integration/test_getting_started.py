@@ -42,6 +42,7 @@ AS_IN_A_TERMINAL: Final = (
 """Runs a command that Ctrl-C ends: one that a shell starts in the background ignores it."""
 
 ENDED: Final = "(ended)"
+"""The last line of a terminal, behind all that its command has printed."""
 
 
 @dataclass(slots=True)

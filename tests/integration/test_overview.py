@@ -39,7 +39,7 @@ def wait_for(
         if found:
             return found
         assert time.monotonic() < end_s, f"{path} never was as wanted: {answer}"
-        time.sleep(0.3)  # the control port has no event for it; the deadline bounds it
+        time.sleep(0.3)  # documents are asked for again and again, as the page does: no event
 
 
 def listed(group: str, **wanted: Any) -> Callable[[Any], Any]:
@@ -108,6 +108,7 @@ def test_a_group_is_listed_with_its_events_and_history(protocol, kafka, keylane,
     (shown,) = [one for one in topics if one["topic"] == name]
     assert shown["records_per_s"] > 0 and shown["group_count"] == 1
     assert cluster["kafka"]["is_reachable"]
+    assert cluster["problems"] == []
     assert [(node["is_self"], node["state"]) for node in cluster["nodes"]] == [(True, "serving")]
 
 
@@ -194,6 +195,14 @@ def test_all_groups_are_listed(kafka, shared_keylane, topic) -> None:
         lanes.wait_for_lanes(4)
         others.wait_for_lanes(1)
 
-        wait_for(shared_keylane, "/groups", listed(f"g-{name}", kind="lanes", member_count=1))
-        wait_for(shared_keylane, "/groups", listed(f"g-{plain}", kind="plain", node=None))
-        wait_for(shared_keylane, "/groups", listed(f"s-{plain}", kind="share", protocol="share"))
+        found = [
+            wait_for(shared_keylane, "/groups", listed(group, **wanted))
+            for group, wanted in (
+                (f"g-{name}", {"kind": "lanes", "member_count": 1}),
+                (f"g-{plain}", {"kind": "plain", "node": None}),
+                (f"s-{plain}", {"kind": "share", "protocol": "share"}),
+            )
+        ]
+
+    assert [each["kind"] for each in found] == ["lanes", "plain", "share"]
+    assert found[0]["topics"] == [name] and found[0]["lane_count"] == 4

@@ -141,8 +141,9 @@ async def _plan(
         deal = await make_deal(group, joined, context)
         if not deal.topics:
             return None
-        shown_loads = context.load_turns.shown_loads(group, generation_id)
-        deal = replace(deal, loads={**deal.loads, **shown_loads})
+        if shown_loads := context.load_turns.shown_loads(group, generation_id):
+            # An operator has seen which lanes move; since then loads have changed.
+            deal = replace(deal, loads={**deal.loads, **shown_loads})
         plain = _joined_plain_topic(group, deal, context)
         if plain is not None:
             _warn(context, group, generation_id, f"its lanes may be joined with the topic {plain}")
