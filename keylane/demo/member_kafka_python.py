@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
 
 from kafka import KafkaConsumer, OffsetAndMetadata, TopicPartition
 from kafka.consumer.subscription_state import AsyncConsumerRebalanceListener
@@ -17,11 +17,14 @@ from kafka.errors import KafkaError
 
 from keylane.demo.member import (
     BATCH_RECORDS_MAX,
-    POLL_MS,
     RECONNECT_BACKOFF_MAX_MS,
     MemberProgress,
     Seat,
 )
+
+POLL_MS: Final = 5_000
+"""Longer than a rebalance: one that ends with a poll leaves the member without lanes
+(docs/clients.md). A poll returns at once when there are records."""
 
 
 def consume(progress: MemberProgress, seat: Seat, is_stopping: Callable[[], bool]) -> None:

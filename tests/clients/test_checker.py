@@ -17,7 +17,7 @@ GIVEN = {("a", 0): [0.0], ("a", 1): [0.0], ("b", 0): [0.5, 5.0]}
 def saw(*places: tuple[str, int, int], value: str = "") -> list[Sighting]:
     """Sightings of (member, lane, offset), a second after one another, from 1 on."""
     return [
-        Sighting(at, member, lane, offset, "k", value or f"k:{2 * offset + lane}", 1.0 + at)
+        Sighting(member, lane, offset, "k", value or f"k:{2 * offset + lane}", 1.0 + at)
         for at, (member, lane, offset) in enumerate(places)
     ]
 

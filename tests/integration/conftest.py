@@ -102,6 +102,11 @@ class TopicFactory(Protocol):
         ...
 
 
+IMPATIENT_TOOLS = frozenset({"kafka-consumer-groups", "kafka-share-groups"})
+PATIENCE_ARGS = ("--timeout", "60000")
+"""They give a request up after 5 s, by default, in which the start of a JVM counts."""
+
+
 class JavaTools:
     """Kafka's own command line tools; those that were started are ended with the test."""
 
@@ -112,7 +117,8 @@ class JavaTools:
         self, name: str, *args: str | Path, stdin: str = "", timeout_s: float = 300.0
     ) -> subprocess.CompletedProcess[str]:
         """Run `name` ("kafka-topics", or a class) to its end; fails the test if that fails."""
-        return run_java_tool(name, *args, stdin=stdin, timeout_s=timeout_s)
+        patience = PATIENCE_ARGS if name in IMPATIENT_TOOLS else ()
+        return run_java_tool(name, *args, *patience, stdin=stdin, timeout_s=timeout_s)
 
     def start(self, name: str, *args: str | Path) -> subprocess.Popen[str]:
         """Start `name`; its stdout is a pipe of lines."""

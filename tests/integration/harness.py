@@ -26,9 +26,8 @@ WALL_S = time.clock_gettime(time.CLOCK_REALTIME) - time.monotonic()
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One record at one member; `number` is its place among all sightings of the group."""
+    """One record at one member."""
 
-    number: int
     member: str
     lane: int
     offset: int
@@ -43,8 +42,8 @@ class Seen:
     """Reports of a group's members, in the order in which they were read."""
 
     sightings: list[Sighting] = field(default_factory=list)
-    commits: list[tuple[int, str, int, int]] = field(default_factory=list)
-    """(sighting number at that time, member, lane, offset)."""
+    commits: list[tuple[float, str, int, int]] = field(default_factory=list)
+    """(monotonic seconds, member, lane, offset)."""
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     lanes: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
@@ -111,8 +110,8 @@ class Seen:
         commits = iter(sorted(self.commits))
         following = next(commits, None)
         done: dict[int, int] = {}
-        for sighting in self.sightings:
-            while following is not None and following[0] <= sighting.number:
+        for sighting in sorted(self.sightings, key=lambda each: each.at_s):
+            while following is not None and following[0] < sighting.at_s:
                 done[following[2]] = max(done.get(following[2], 0), following[3])
                 following = next(commits, None)
             committed = done.get(sighting.lane, 0)
@@ -324,11 +323,11 @@ class Group:
                 record = [reported[each] for each in ("partition", "offset", "key", "value")]
                 self._sight(name, reported_at_s(reported), *record)
             elif event == "committed":
-                self._note_commits(
-                    name, {int(lane): at for lane, at in reported["offsets"].items()}
-                )
+                offsets = {int(lane): at for lane, at in reported["offsets"].items()}
+                self._note_commits(name, reported_at_s(reported), offsets)
             elif event == "offsets_committed" and reported["success"]:
-                self._note_commits(name, {p["partition"]: p["offset"] for p in reported["offsets"]})
+                offsets = {p["partition"]: p["offset"] for p in reported["offsets"]}
+                self._note_commits(name, reported_at_s(reported), offsets)
             elif event != "records_consumed":
                 self.seen.events.append((name, {"event": event, **reported}))
                 self._note_lanes(name, event.removeprefix("partitions_"), reported)
@@ -337,12 +336,11 @@ class Group:
     def _sight(
         self, name: str, at_s: float, lane: int, offset: int, key: str | None, value: str
     ) -> None:
-        number = len(self.seen.sightings)
-        self.seen.sightings.append(Sighting(number, name, lane, offset, key, value, at_s))
+        self.seen.sightings.append(Sighting(name, lane, offset, key, value, at_s))
 
-    def _note_commits(self, name: str, offsets: dict[int, int]) -> None:
+    def _note_commits(self, name: str, at_s: float, offsets: dict[int, int]) -> None:
         for lane, offset in offsets.items():
-            self.seen.commits.append((len(self.seen.sightings), name, lane, offset))
+            self.seen.commits.append((at_s, name, lane, offset))
 
     def _note_lanes(self, name: str, event: str, reported: dict[str, Any]) -> None:
         lanes = set(reported.get("lanes", ())) | {

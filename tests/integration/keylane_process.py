@@ -17,6 +17,8 @@ from keylane.embedded.ports import find_free_port
 
 READY_TIMEOUT_S: Final = 120.0
 """A first start compiles the kernels, which takes most of a minute on a busy machine."""
+STOP_GRACE_S: Final = 60.0
+"""Clients are served until they have left, which takes a slow machine some seconds."""
 BROKER_PORTS: Final = 5
 """Broker n listens on the port + 1 + n; embedded brokers have the ids 1 to 3. As many for each
 worker: all ports of a proxy must be drawn, others of the same process get the rest."""
@@ -67,6 +69,7 @@ class KeylaneProcess:
             command,
             log_path=log_path,
             ready_text="keylane ready bootstrap=",
+            grace_s=STOP_GRACE_S,
             environment={
                 "KEYLANE_LOG": "debug",
                 "PYTHONPATH": str(without_hypothesis()),

@@ -144,7 +144,10 @@ class RangeWire:
         section = write_tags({PARTITION_KEY_RANGES: write_partition_key_ranges(keys)})
         asked = with_unknown_tags(asked, section)
         request = replace(request, groups=(replace(of_group, topics=(asked,)),))
-        answer = self._wire.ask(request)
+        deadline_s = time.monotonic() + WAIT_S
+        while int((answer := self._wire.ask(request)).groups[0].error_code) in LOADING:
+            assert time.monotonic() < deadline_s, "the coordinator still loads"
+            time.sleep(0.05)  # the broker has no event for it
         assert int(answer.groups[0].error_code) == 0
         (found,) = answer.groups[0].topics[0].partitions
         assert int(found.error_code) == 0, found

@@ -37,6 +37,7 @@ from confluent_kafka.admin._scram import (
 
 from keylane.embedded import run_java_tool
 from tests.integration.certificates import Authority
+from tests.integration.share_wire import wait_until
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 USERS = ("alice", "bob", "carol", "dave")
@@ -106,27 +107,33 @@ def rule(user: str, operation: str, kind: str = "TOPIC", name: str = "*") -> Acl
 
 
 def allow(admin: AdminClient, *rules: AclBinding) -> None:
-    """Create ACLs."""
+    """Create ACLs; they are in force, which a broker's answer does not wait for."""
     for done in admin.create_acls(list(rules)).values():
         done.result(60)
+    wait_until(lambda: all(_is_there(admin, one) for one in rules), "ACLs in force")
 
 
 def revoke(admin: AdminClient, *rules: AclBinding) -> None:
-    """Delete ACLs."""
-    filters = [
-        AclBindingFilter(
-            one.restype,
-            one.name,
-            one.resource_pattern_type,
-            one.principal,
-            one.host,
-            one.operation,
-            one.permission_type,
-        )
-        for one in rules
-    ]
-    for done in admin.delete_acls(filters).values():
+    """Delete ACLs; they are no longer in force."""
+    for done in admin.delete_acls(list(map(_filter_of, rules))).values():
         assert done.result(60)
+    wait_until(lambda: not any(_is_there(admin, one) for one in rules), "ACLs gone")
+
+
+def _is_there(admin: AdminClient, rule: AclBinding) -> bool:
+    return bool(admin.describe_acls(_filter_of(rule)).result(60))
+
+
+def _filter_of(rule: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        rule.restype,
+        rule.name,
+        rule.resource_pattern_type,
+        rule.principal,
+        rule.host,
+        rule.operation,
+        rule.permission_type,
+    )
 
 
 def token_of(user: str, *, lifetime_s: float = 3600.0) -> str:
@@ -296,6 +303,7 @@ async def _consume_aiokafka(
     bootstrap: str, topic: str, group: str, login: Login, count: int
 ) -> Read:
     found = Read()
+    has_ended = login.mechanism == "OAUTHBEARER" and login.lifetime_s <= 0
     context = ssl.create_default_context(cafile=str(login.ca))
     if login.certificate is not None:
         context.load_cert_chain(login.certificate)
@@ -313,7 +321,7 @@ async def _consume_aiokafka(
         sasl_oauth_token_provider=_Token(login.token),
         # It takes the reason of a refused token for success, and waits for an answer to what
         # it asks next, which no broker gives.
-        request_timeout_ms=40_000 if login.lifetime_s > 0 else 5_000,
+        request_timeout_ms=5_000 if has_ended else 40_000,
     )
     try:
         async with asyncio.timeout(60):

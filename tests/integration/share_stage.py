@@ -44,7 +44,7 @@ PROPERTIES: Final = {
 }
 LETTERS, LATE_LETTERS = "letters", "late-letters"
 """Topics for dead letters; no test makes the second one before it needs it."""
-PAUSE_MS: Final = 700
+PAUSE_MS: Final = 3000
 TAKEOVER_PAUSE_MS: Final = 3000
 WINDOW: Final = 100
 SHORT_LOCK_MS: Final = 4000

@@ -382,18 +382,29 @@ def share_offsets(bootstrap: str, group: str) -> dict[tuple[str, int], tuple[int
 
 
 def alter_group(bootstrap: str, group: str, **configs: str | int) -> None:
-    """Set configs of a group, such as `share_auto_offset_reset="earliest"`.
+    """Set configs of a group, such as `share_auto_offset_reset="earliest"`; they are in force.
 
-    They are in force when a broker has applied them, some milliseconds later.
+    A broker applies them some milliseconds after the answer.
     """
     changes = [
         {"name": name.replace("_", "."), "config_operation": 0, "value": str(value)}
         for name, value in configs.items()
     ]
-    resource = {"resource_type": GROUP_CONFIG, "resource_name": group, "configs": changes}
+    named = {"resource_type": GROUP_CONFIG, "resource_name": group}
+    wanted = {(change["name"], change["value"]) for change in changes}
     with PlainWire(bootstrap) as wire:
-        answer = call(wire, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
-    assert answer.responses[0].error_code == 0, answer
+
+        def in_force() -> bool:
+            asked = {**named, "configuration_keys": None}
+            found = call(wire, ApiKey.DESCRIBE_CONFIGS, 4, resources=[asked]).results[0]
+            assert found.error_code == 0, found
+            return wanted <= {(each.name, each.value) for each in found.configs}
+
+        answer = call(
+            wire, ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, resources=[{**named, "configs": changes}]
+        )
+        assert answer.responses[0].error_code == 0, answer
+        wait_until(in_force, f"configs of group {group}")
 
 
 def wait_until(is_there: Callable[[], Any], text: str, *, timeout_s: float = TIMEOUT_S) -> Any:

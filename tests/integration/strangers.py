@@ -19,7 +19,8 @@ JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE = 11, 12, 13, 14, 15
 BEAT_S: Final = 0.3
 SESSION_MS: Final = 300_000
 """Longer than any node's: its place is not given up by itself."""
-EVIL: Final = ("127.0.0.1", 39_666)
+EVIL: Final = ("127.0.0.1", 65_111)
+"""Of no connection: systems draw the ports of clients below."""
 NUMBER: Final = 7
 MEMBER_ID_REQUIRED: Final = 79
 

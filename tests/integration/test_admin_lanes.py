@@ -21,6 +21,7 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from tests.integration.harness import produce
+from tests.integration.share_wire import wait_until
 
 KEYS = [f"key-{number}" for number in range(40)]
 PARTITIONS, LANES = 2, 8
@@ -163,7 +164,8 @@ def test_lane_names_are_neither_made_nor_deleted(shared_keylane, topic, java, ad
     assert lanes not in admin.list_topics(timeout=30).topics
     assert name in admin.list_topics(timeout=30).topics
     through.delete_topics([name])[name].result()
-    assert name not in admin.list_topics(timeout=30).topics
+    # The controller has deleted it; a broker names it until it has applied that.
+    wait_until(lambda: name not in admin.list_topics(timeout=30).topics, "the topic is gone")
 
 
 def test_leaders_are_elected_by_lanes(shared_keylane, topic, java) -> None:
@@ -183,7 +185,12 @@ def test_producers_and_transactions_are_shown_by_lanes(kafka, shared_keylane, to
     """kafka-transactions: the producers of a lane, a transaction's lanes, and none that hangs."""
     name = topic("lanes4", partitions=PARTITIONS)
     producer = Producer(
-        {"bootstrap.servers": shared_keylane.bootstrap, "transactional.id": f"t-{name}"}
+        {
+            "bootstrap.servers": shared_keylane.bootstrap,
+            "transactional.id": f"t-{name}",
+            # It is open while four tools start and end: the default of a minute may pass.
+            "transaction.timeout.ms": 600_000,
+        }
     )
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -318,7 +325,7 @@ def test_share_groups_have_whole_partitions(kafka, shared_keylane, topic, java) 
         "--to-earliest", "--execute",
     )  # fmt: skip
     lanes = f"{name}.lanes-2"
-    waits = *read, "--timeout-ms", "15000"
+    waits = *read, "--timeout-ms", "60000"
     refused = failure(java, "kafka-console-share-consumer", *server, "--topic", lanes, *waits)
 
     rows = [line.split() for line in described.splitlines() if name in line and group in line]

@@ -143,8 +143,10 @@ def test_the_demos_speedup_is_what_was_advised(kafka, keylane, topic) -> None:
         group.wait_for_lanes(2 * LANES, timeout_s=120)
         with orders_coming(kafka, name, 1_000):
             group.wait(lambda seen: len(seen.sightings) >= ORDERS / 2, timeout_s=120, what="orders")
+            # A broker may stand still for longer than the short watch, and nothing comes then.
+            watched = ("--sample", "5000", "--watch", "5")
             advised = advise(
-                kafka, name, "--members", str(MEMBERS), "--lanes", str(LANES), "--sample", "5000"
+                kafka, name, "--members", str(MEMBERS), "--lanes", str(LANES), *watched
             )
             group.wait(
                 lambda seen: (

@@ -21,6 +21,7 @@ from confluent_kafka import Consumer
 from keylane.advise.advice import Judgement
 from tests.commands import parse_command
 from tests.integration.test_advise import orders_coming, run_advise
+from tests.integration.test_group_handover import stable_offsets
 
 PAGE: Final = (Path(__file__).parents[2] / "docs" / "advise.md").read_text(encoding="utf-8")
 COMMANDS: Final = [
@@ -90,6 +91,8 @@ def test_the_output_of_the_page_is_that_of_a_run(kafka, topic) -> None:
     ):
         while sum(producer.acknowledged) < 5_000 or min(done) < 20:
             time.sleep(0.1)  # counters of two threads
+        while min(stable_offsets(kafka, group, name, 2)) < 0:
+            time.sleep(0.1)  # without commits the group has no rate, and brokers have no event
         output = run_advise(kafka, name, "--group", group, "--watch", "6")
     shown = re.search(r"```text\n(topic .*?)```", PAGE, re.DOTALL)
 

@@ -9,18 +9,23 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.integration.range_wire import RangeWire
+from tests.integration.share_wire import wait_until
 from tests.integration.worker_crew import WorkerCrew
 
 COUNT = 10_000
 KEYS = 100
 CONCURRENCY = 16
+HELD = COUNT // 2
+"""A record that takes long: the kill comes while it holds up the offset, with ranges behind it."""
+HELD_MS = 6_000
 
 
 def fill(bootstrap: str, topic: str) -> None:
-    """Records of 1 ms of work, and each hundredth of 100 ms, on keys in turn."""
+    """Records of 1 ms of work, each hundredth of 100 ms, and one of `HELD_MS`, on keys in turn."""
     producer = Producer({"bootstrap.servers": bootstrap})
     for number in range(COUNT):
         work_ms = 100 if (number + number // KEYS) % 100 == 0 else 1
+        work_ms = HELD_MS if number == HELD else work_ms
         producer.produce(topic, f"{work_ms} {number // KEYS}", f"key-{number % KEYS}", partition=0)
     assert producer.flush(30) == 0
 
@@ -36,10 +41,14 @@ def test_a_crash_repeats_only_what_was_not_committed(kafka, keylane, topic, comm
         proxy.bootstrap, name, group, protocol="classic", concurrency=CONCURRENCY, commit_s=commit_s
     ) as crew:
         first = crew.start()
-        crew.until(lambda: len(crew.done) >= COUNT // 2)
+        crew.until_done(HELD)
         with RangeWire(proxy.bootstrap) as wire:
-            # In some moments no slow record holds up the offset, and there are no ranges.
-            crew.until(lambda: bool(wire.standing(group, name, 0).ranges))
+
+            def is_held() -> bool:
+                found = wire.standing(group, name, 0)
+                return found.offset <= HELD and any(low > HELD for low, _ in found.ranges)
+
+            wait_until(is_held, "ranges behind the record that takes long")
             crew.kill(first)
             standing = wire.standing(group, name, 0)
         committed = set(range(standing.offset)).union(

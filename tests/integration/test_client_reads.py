@@ -44,7 +44,9 @@ async def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
 
 def fill(bootstrap: str, topic: str, count: int, **options: Any) -> None:
     """Write records with keys, every third one with headers, every fifth one without a value."""
-    producer = Producer({"bootstrap.servers": bootstrap, **options})
+    # A leader that is new refuses the first batches, which must not come behind later ones.
+    settings = {"bootstrap.servers": bootstrap, "enable.idempotence": True}
+    producer = Producer({**settings, **options})
     for index in range(count):
         producer.produce(
             topic,
@@ -119,8 +121,9 @@ async def test_aborted_records_are_not_read(kafka: str, topic: TopicFactory) -> 
 
     async with consuming(kafka, name, isolation_level="read_committed") as consumer:
         found = await read(consumer, 30)
-        await consumer.getmany(timeout_ms=300)
-        position = await consumer.position(part)
+        # The coordinator answers before the last marker is written, and no record is behind it.
+        while (position := await consumer.position(part)) < 66:
+            found += (await consumer.getmany(timeout_ms=300)).all()
     async with consuming(kafka, name) as consumer:
         everything = await read(consumer, 60)
 
@@ -211,7 +214,8 @@ async def test_two_members_share_a_topic(kafka: str, topic: TopicFactory, protoc
         await until(lambda: len(seen) >= 400)
         async with consuming(kafka, name, **options) as second:
             reading.append(asyncio.ensure_future(consume(second)))  # noqa: TID251
-            await until(lambda: len(second.assignment()) >= 2)
+            # The answers of one rebalance come to the members one after the other.
+            await until(lambda: [len(each.assignment()) for each in (first, second)] == [2, 2])
             shares = [first.assignment(), second.assignment()]
             await asyncio.to_thread(write)
             await until(lambda: len(seen) >= 800)
@@ -219,7 +223,6 @@ async def test_two_members_share_a_topic(kafka: str, topic: TopicFactory, protoc
             await asyncio.gather(*reading)
 
     assert sorted(seen) == [(part, offset) for part in range(4) for offset in range(200)]
-    assert [len(share) for share in shares] == [2, 2]
     assert not shares[0] & shares[1]
 
 

@@ -77,7 +77,7 @@ def test_a_rolling_restart_repeats_nothing(kafka, keylane, topic, protocol) -> N
 
 
 def test_kept_lanes_go_on_while_another_one_drains(kafka, keylane, topic) -> None:
-    """A record of five seconds holds up its lane's move, and nothing else, in each second of it."""
+    """A record of five seconds holds up its lane's move, and nothing else."""
     name: str = topic("orders", partitions=1)
     proxy = keylane(f"{name}={LANES}")
     load = Load(kafka, name, 800)
@@ -91,8 +91,9 @@ def test_kept_lanes_go_on_while_another_one_drains(kafka, keylane, topic) -> Non
         for number in range(KEYS):  # one of them is on each lane, so on those that move, too
             load.produce(f"slow-{number}", 1000 * SLOW_S if number < LANES // 2 else 1, 0)
         crew.until(lambda: sum(offset >= 0 for _, offset in crew.began) > len(crew.done))
-        joined_ns = now_ns()
         second = crew.start()
+        crew.until(lambda: crew.lanes[first] < LANES)  # lanes without work go at once
+        asked_ns = now_ns()
         crew.until_lanes(LANES, [first, second])
         ended_ns = now_ns()
         load.stop()
@@ -102,14 +103,18 @@ def test_kept_lanes_go_on_while_another_one_drains(kafka, keylane, topic) -> Non
 
     kept = set(range(LANES)) - lanes_of_second
     assert kept and lanes_of_second
-    counts = Counter((done.end_ns - joined_ns) // 10**9 for done in crew.done if done.lane in kept)
-    drain_s = int((ended_ns - joined_ns) // 10**9)
-    before = sum(counts[second] for second in range(-SLOW_S, 0)) / SLOW_S
-    during = sum(counts[second] for second in range(drain_s)) / max(1, drain_s)
-    print(
-        f"kept lanes: {before:.0f}/s before, {during:.0f}/s in {drain_s} s, {during / before:.3f}"
+    drained_ns = max(
+        done.end_ns for done in crew.done if done.member == first and done.lane in lanes_of_second
     )
-    assert drain_s >= 1
-    assert all(counts[second] for second in range(drain_s)), counts
+    for what, until_ns in (("drain", drained_ns), ("hand-over", ended_ns)):
+        during_ns = until_ns - asked_ns
+        went_on = sum(
+            asked_ns < done.start_ns and done.end_ns < until_ns
+            for done in crew.done
+            if done.lane in kept
+        )
+        print(f"kept lanes: {went_on} records in {during_ns / 1e9:.1f} s of the {what}")
+        # In less than a second they may have had nothing to do.
+        assert went_on or during_ns < 10**9, what
     assert max(Counter(done.offset for done in crew.done).values()) == 1
     crew.assert_keys_in_order()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
 
 from keylane.cli.main import main
 from tests.integration.harness import Group, produce
+from tests.integration.share_wire import wait_until
 
 KEYS = [f"key-{number}" for number in range(50)]
 
@@ -26,14 +26,10 @@ def run(capsys: pytest.CaptureFixture[str]) -> Any:
     return call
 
 
-def listed_until_known(document: Any, group: str) -> dict[str, Any]:
-    """List groups until the node has looked at this one, which it does by itself."""
-    deadline_s = time.monotonic() + 60
-    while True:
-        groups = {each["group"]: each for each in document("groups", "--sort", "lag")["groups"]}
-        if groups[group]["member_count"] is not None or time.monotonic() > deadline_s:
-            return groups
-        time.sleep(0.5)  # the control port has no event for it; the deadline bounds it
+def has_members(document: Any, group: str, count: int) -> bool:
+    """Return whether the node has seen so many members: it looks at groups now and then."""
+    groups = document("groups", "--sort", "lag")["groups"]
+    return (group, count) in {(each["group"], each["member_count"]) for each in groups}
 
 
 def test_commands_of_a_group(kafka, keylane, topic, run) -> None:
@@ -54,10 +50,11 @@ def test_commands_of_a_group(kafka, keylane, topic, run) -> None:
         members.wait_for_values(produce(kafka, name, KEYS, rounds=4))
         members.wait_for_commits()
 
-        groups = listed_until_known(document, group)
+        wait_until(lambda: has_members(document, group, 2), f"two members of {group}")
         topics = {each["topic"]: each for each in document("topics")["topics"]}
         cluster = document("nodes")
-        described = document("describe", "--all-groups", "--sort", "lag-s")
+        # Groups of other tests may end meanwhile: each is a line on stderr.
+        described = run("describe", "--all-groups", "--sort", "lag-s", *where, "-o", "json")
         preview = document("rebalance", "--group", group)
         refused = run("reset-offsets", "--group", group, "--all-topics", "--to-earliest", *where)
         tables = [
@@ -72,10 +69,10 @@ def test_commands_of_a_group(kafka, keylane, topic, run) -> None:
             )
         ]
 
-    assert groups[group]["member_count"] == 2
     assert topics[name]["lane_count"] == 4
     assert cluster["node"]["cluster_id"] and cluster["brokers"][0]["is_reachable"]
-    assert group in {each["group"] for each in described}
+    assert described[0] == 0
+    assert group in {each["group"] for each in json.loads(described[1])}
     assert (preview["dry_run"], preview["group"]) == (True, group)
     assert refused[0] == 1
     assert refused[2].startswith("keylane reset-offsets: ") and refused[2].count("\n") == 1

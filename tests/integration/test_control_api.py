@@ -29,7 +29,7 @@ from keylane.embedded.java import TOOL_JVM_ARGS, java_command
 from keylane.embedded.resolve import resolve_class_path
 from keylane.keyrange.space import HASH_MAX
 from tests.integration.certificates import Authority
-from tests.integration.conftest import make_topic_factory
+from tests.integration.conftest import PATIENCE_ARGS, make_topic_factory
 from tests.integration.keylane_process import KeylaneProcess
 
 PATIENCE_S = 90.0
@@ -215,7 +215,7 @@ async def test_individual_commits_are_refused_and_allowed_again(
 
     def reset() -> str:
         args = ["--bootstrap-server", proxy.bootstrap, "--group", f"j-{name}", "--execute"]
-        args += ["--reset-offsets", "--to-offset", "4", "--topic", f"{name}:3"]
+        args += ["--reset-offsets", "--to-offset", "4", "--topic", f"{name}:3", *PATIENCE_ARGS]
         return run_tool("kafka-consumer-groups", *args)
 
     try:

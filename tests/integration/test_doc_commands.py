@@ -73,6 +73,8 @@ def test_commands_in_front_of_kafka(reader: Reader) -> None:
 def test_workers_of_one_machine(reader: Reader) -> None:
     """The command of the tuning page starts two nodes that share a group."""
     (workers,) = commands("workers")
+    # By default the second node's ports are 100 further up, where others may have theirs.
+    reader.environment["KEYLANE_WORKER_PORT_STEP"] = "1"
     proxy = reader.open("proxy", workers)
     proxy.wait_for("keylane ready")
     (ready,) = [line for line in proxy.lines if line.startswith("keylane ready")]

@@ -32,6 +32,9 @@ LINES_MAX = 20
 """Log lines of keylane while the broker is away; clients try more often than that."""
 TRIES_PER_S_MAX = 20
 """Reads by keylane itself that may fail: two partitions, a few tries each."""
+SESSION_MS = 20_000
+"""Longer than each outage. A member that lives, and is put out in one, may still read what it has
+fetched, after others have committed that."""
 
 
 class PatientProducer:
@@ -91,7 +94,7 @@ def test_a_broker_whose_disk_is_full_loses_nothing(own_broker: EmbeddedKafka, ke
     proxy = keylane(
         f"{name}=4", bootstrap=own_broker.bootstrap, environment={"KEYLANE_LOG": "info"}
     )
-    with Group(proxy.bootstrap, name, "g", session_timeout_ms=6000) as group:
+    with Group(proxy.bootstrap, name, "g", session_timeout_ms=SESSION_MS) as group:
         members = group.add("aiokafka", 2) + group.add("confluent")
         group.wait_for_lanes(8)
         producer = PatientProducer(own_broker.bootstrap, name)

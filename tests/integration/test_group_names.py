@@ -12,6 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from keylane.assignor.protocol import read_names
 from tests.integration.harness import Group, Seen, produce
+from tests.integration.keylane_process import PATIENCE
+from tests.integration.share_wire import wait_until
 from tests.integration.test_group_handover import log_ends, stable_offsets
 
 KEYS = [f"key-{number}" for number in range(40)]
@@ -27,7 +29,14 @@ def running(kafka, shared_keylane, topic) -> Iterator[tuple[str, Group]]:
         group.wait_for_lanes(8)
         group.wait_for_values(produce(kafka, name, KEYS, 5))
         group.wait_for_commits()
+        wait_for_end(kafka, group.group, name)
         yield name, group
+
+
+def wait_for_end(kafka: str, group: str, topic: str) -> None:
+    """Wait until Kafka's own offsets are at the ends: they may come with a heartbeat."""
+    ends = log_ends(kafka, topic, 2)
+    wait_until(lambda: stable_offsets(kafka, group, topic, 2) == ends, f"offsets {ends}")
 
 
 def rebalances(group: Group) -> int:
@@ -62,7 +71,7 @@ def test_a_newcomer_by_another_name_gets_an_error(
                 what="an error at the application",
             )
         else:
-            process.wait(60)
+            process.wait(60 * PATIENCE)
             log = tmp_path / f"{member}.log"
             reported = log.read_text() if log.exists() else capfd.readouterr().err
             assert REFUSED.search(reported), reported
@@ -77,8 +86,10 @@ def test_a_restarted_node_knows_the_name_of_a_group(kafka, keylane, topic) -> No
     """It asks the coordinator: the newcomer is refused, members that run go on by themselves."""
     name = topic(partitions=1)
     proxy = keylane()
-    # A client that cannot connect may wait for 10 s before it tries again (docs/clients.md).
-    with Group(proxy.bootstrap, f"{name}.lanes-4", f"g-{name}", session_timeout_ms=45_000) as group:
+    # A client that cannot connect may wait for 10 s before it tries again (docs/clients.md). With
+    # frequent heartbeats the session is still long when keylane goes, and outlives a slow start.
+    options = {"session_timeout_ms": 120_000, "settings": "heartbeat.interval.ms=3000"}
+    with Group(proxy.bootstrap, f"{name}.lanes-4", f"g-{name}", **options) as group:
         group.add("confluent", 2)
         group.wait_for_lanes(4)
         group.wait_for_values(produce(kafka, name, KEYS, 2))
@@ -111,6 +122,7 @@ def test_a_stopped_group_goes_on_by_another_name(running, kafka, shared_keylane)
         again.wait_for_lanes(16)
         later = produce(kafka, name, KEYS, 5, first=5)
         again.wait_for_values(later)
+        again.wait_for_commits()
 
     assert again.seen.values() == dict.fromkeys(later, 1)
 
@@ -204,6 +216,7 @@ def test_a_group_that_is_turned_to_kip_848_loses_nothing(kafka, shared_keylane, 
         group.wait_for_lanes(8)
         group.wait_for_values(values)
         group.wait_for_commits()
+        wait_for_end(kafka, group.group, name)
         with Group(kafka, name, f"g-{name}") as direct:
             direct.add("confluent", protocol="consumer")
             group.wait(

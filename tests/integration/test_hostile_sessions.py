@@ -13,6 +13,7 @@ from kio.index import load_request_schema
 from keylane.wire.header import write_request
 from keylane.wire.messages import write_message
 from tests.integration.harness import produce
+from tests.integration.share_wire import STARTING, alter_group
 from tests.integration.test_hostile_listener import resident_bytes
 from tests.long.attack_client import AttackClient
 from tests.transcript.entities import build
@@ -52,7 +53,10 @@ def fetch(
 def fetch_story(bootstrap: str, topic: str) -> list[int]:
     """Error codes of what clients do to each other's sessions."""
     codes = []
-    with AttackClient(bootstrap) as owner, AttackClient(bootstrap) as other:
+    with (
+        AttackClient(bootstrap, timeout_s=TIMEOUT_S) as owner,
+        AttackClient(bootstrap, timeout_s=TIMEOUT_S) as other,
+    ):
 
         def ask(client: AttackClient, session_id: int, epoch: int, **changes: Any) -> int:
             answer = client.ask(FETCH, 11, fetch(topic, session_id, epoch, **changes))
@@ -87,7 +91,7 @@ def test_lanes_have_no_fetch_sessions_to_steal(kafka, shared_keylane, topic) -> 
     """Fetches of lanes get session 0; a made-up id is not found, and costs nothing."""
     name = topic("lanes4", partitions=1)
     produce(kafka, name, KEYS, 1)
-    with AttackClient(shared_keylane.bootstrap) as client:
+    with AttackClient(shared_keylane.bootstrap, timeout_s=TIMEOUT_S) as client:
         opened = client.ask(FETCH, 11, fetch(name, 0, 0))
         flood = client.ask(FETCH, 11, fetch(name, 0, -1, forgotten=range(FORGOTTEN)))
 
@@ -103,7 +107,7 @@ def test_sessions_are_bounded_by_the_broker(kafka, shared_keylane, topic) -> Non
     name = topic()
     produce(kafka, name, KEYS, 1)
     before = resident_bytes(shared_keylane.pid)
-    with AttackClient(shared_keylane.bootstrap) as client:
+    with AttackClient(shared_keylane.bootstrap, timeout_s=TIMEOUT_S) as client:
         answers = [client.ask(FETCH, 11, fetch(name, 0, 0)) for _ in range(SESSIONS)]
         for session in {answer.session_id for answer in answers} - {0}:
             # The broker's slots are for other tests as well, and stay taken for two minutes.
@@ -130,10 +134,12 @@ class ShareMember:
         epoch, deadline_s = 0, time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline_s:
             answer = self.heartbeat(epoch)
-            assert answer.error_code == 0, answer
-            epoch = int(answer.member_epoch)
-            if answer.assignment is not None and answer.assignment.topic_partitions:
-                return
+            # The group may be the first one of its coordinator, which loads then.
+            assert answer.error_code in (0, *STARTING), answer
+            if answer.error_code == 0:
+                epoch = int(answer.member_epoch)
+                if answer.assignment is not None and answer.assignment.topic_partitions:
+                    return
             time.sleep(0.2)  # the broker assigns when it likes; the deadline bounds it
         raise AssertionError("no partition was assigned")
 
@@ -199,6 +205,8 @@ def codes_of(answer: Any) -> list[int]:
 
 def share_story(bootstrap: str, kafka: str, group: str, topic: str) -> dict[str, list[int]]:
     """Return the answers to a member that attacks the sessions and records of another, by name."""
+    # The broker may look for the end of the log only after there are records in it.
+    alter_group(kafka, group, share_auto_offset_reset="earliest")
     owner, thief = (ShareMember(bootstrap, group, topic) for _ in range(2))
     with owner.client, thief.client:
         owner.join()
@@ -250,7 +258,7 @@ def test_counts_beyond_the_bytes_close_the_connection(shared_keylane, api_key) -
                 client.receive(api_key, 1)
 
     assert resident_bytes(shared_keylane.pid) - before < GROWTH_BYTES_MAX
-    with AttackClient(shared_keylane.bootstrap) as client:
+    with AttackClient(shared_keylane.bootstrap, timeout_s=TIMEOUT_S) as client:
         assert client.ask(18, 0, {}).error_code == 0
 
 

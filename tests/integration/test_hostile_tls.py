@@ -10,8 +10,11 @@ import ssl
 import struct
 import subprocess
 import threading
+import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +22,7 @@ from typing import Final
 import pytest
 
 from keylane.config.node import split_address
+from keylane.proxy.net.security.tls_listener import LOG_INTERVAL_S
 from keylane.wire.header import write_request
 from tests.integration.certificates import Authority
 from tests.integration.client_hello import (
@@ -31,13 +35,14 @@ from tests.integration.client_hello import (
     read_record,
 )
 from tests.integration.keylane_process import KeylaneProcess
+from tests.integration.share_wire import wait_until
 
 pytestmark = pytest.mark.timeout(400)  # kernels may have to be compiled first
 API_VERSIONS_REQUEST: Final = bytes(write_request(18, 0, 7, "tls", b""))
 SERVER_HELLO: Final = 2
 TIMEOUT_S: Final = 60.0
-HANDSHAKE_S: Final = 2
-"""`frame_timeout_s` of the proxies here."""
+HANDSHAKE_S: Final = 5
+"""`frame_timeout_s` of the proxies here; a good client that stands still has no longer either."""
 ABORTED: Final = 1000
 SLACK: Final = 8
 RESET: Final = struct.pack("ii", 1, 0)
@@ -91,6 +96,14 @@ def failed(proxy: KeylaneProcess) -> float:
     return metric(proxy, "keylane_tls_handshakes_failed_total")
 
 
+def wait_for_failed(proxy: KeylaneProcess, wanted: float) -> None:
+    """Wait until so many have failed: one counts after its client has closed, not before.
+
+    There may be more, of tests before.
+    """
+    wait_until(lambda: failed(proxy) >= wanted, f"{wanted:g} failed handshakes")
+
+
 def read_all(connection: socket.socket) -> bytes:
     """Read until the other side closes."""
     received = b""
@@ -134,7 +147,7 @@ def test_old_versions_are_refused_by_their_alert(front: Front, version: int) -> 
         answer = read_all(connection)
 
     assert read_record(answer) == (ALERT, PROTOCOL_VERSION)
-    assert failed(front.plain) == before + 1
+    wait_for_failed(front.plain, before + 1)
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="Python's ssl cannot renegotiate")
@@ -172,7 +185,7 @@ def test_client_certificates_are_checked(front: Front, kind: str, version: ssl.T
     answer = refused_or_answered(front.mutual, bad)
 
     assert answer == b""
-    assert failed(front.mutual) == before + 1
+    wait_for_failed(front.mutual, before + 1)
     assert len(ask_versions(front.mutual, good, None)) == 8
 
 
@@ -189,7 +202,7 @@ def test_a_handshake_that_stalls_is_closed(front: Front) -> None:
     for connection in connections:
         connection.close()
     assert received == [b""] * len(connections)
-    assert failed(front.plain) == before + len(connections)
+    wait_for_failed(front.plain, before + len(connections))
     assert len(ask_versions(front.plain, trusting(front), "localhost")) == 8
 
 
@@ -198,25 +211,29 @@ def test_thousands_of_aborted_handshakes_leave_nothing(front: Front) -> None:
     chance, hello = random.Random(20261123), client_hello()
     ask_versions(front.plain, trusting(front), "localhost")
     before, opened = descriptors_at_rest(front.plain), failed(front.plain)
+    began_s, logged = time.monotonic(), len(front.plain.log)
 
     for number in range(ABORTED):
         with connect(front.plain) as connection:
             stage = number % 4
-            connection.sendall(hello[: chance.randrange(1, len(hello))] if stage else b"")
-            if stage > 1:
-                connection.sendall(hello)  # whatever of it is behind the first is garbage
-            if stage > 2:
-                connection.recv(1)
+            with suppress(ConnectionError):  # this process stood still, and its time was over
+                connection.sendall(hello[: chance.randrange(1, len(hello))] if stage else b"")
+                if stage > 1:
+                    connection.sendall(hello)  # whatever of it is behind the first is garbage
+                if stage > 2:
+                    connection.recv(1)
             if chance.random() < 0.5:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         if number % 200 == 0:
             assert len(ask_versions(front.plain, trusting(front), "localhost")) == 8
 
     assert wait_for_descriptors(front.plain, before + SLACK) <= before + SLACK
-    assert failed(front.plain) >= opened + ABORTED // 2
+    wait_for_failed(front.plain, opened + ABORTED // 2)
     assert "Traceback" not in front.plain.log
-    reported = [line for line in front.plain.log.splitlines() if "TLS handshake failed" in line]
-    assert len(reported) < ABORTED // 10  # a line for each reason in a while
+    reported = re.findall(r"TLS handshake failed .*reason=(.*) count=", front.plain.log[logged:])
+    took_s = time.monotonic() - began_s
+    # A line for each reason in a while, however long this took.
+    assert max(Counter(reported).values(), default=0) <= 1 + took_s / LOG_INTERVAL_S
 
 
 def open_files(proxy: KeylaneProcess) -> int:

@@ -90,7 +90,7 @@ def test_the_console_consumer_reads_lanes_by_kip_848(kafka, shared_keylane, topi
         "kafka-console-consumer",
         *("--bootstrap-server", shared_keylane.bootstrap, "--topic", name),
         *("--group", f"g-{name}", "--from-beginning", "--max-messages", str(len(values))),
-        *("--command-property", "group.protocol=consumer", "--timeout-ms", "20000"),
+        *("--command-property", "group.protocol=consumer", "--timeout-ms", "120000"),
     )
 
     assert sorted(reported.stdout.split()) == sorted(values)

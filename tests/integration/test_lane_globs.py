@@ -8,13 +8,14 @@ from confluent_kafka.cimpl import NewTopic
 
 from keylane.embedded.child import ChildEnded
 from tests.integration.harness import Group, produce
+from tests.integration.made_topics import make_topic
 
 KEYS = [f"key-{number}" for number in range(20)]
 
 
 def create(admin: AdminClient, name: str, partitions: int) -> str:
     """A topic of this very name."""
-    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+    make_topic(admin, NewTopic(name, partitions, 1))  # waits until the broker shows it, too
     return name
 
 

@@ -27,7 +27,9 @@ async def transaction(
     stopping: threading.Event,
 ) -> None:
     """Commit the group's offsets in a transaction that stays open until `stopping` is set."""
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id=topic)
+    # Its coordinator ends one after a minute by default, and members may take longer to come.
+    options = {"transactional_id": topic, "transaction_timeout_ms": 600_000}
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, **options)
     offsets = {TopicPartition(topic, lane): OffsetAndMetadata(at, "") for lane, at in ends.items()}
     async with producer, producer.transaction():
         await producer.send_offsets_to_transaction(offsets, f"g-{topic}")

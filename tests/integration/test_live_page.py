@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -39,14 +40,17 @@ def test_the_page_follows_a_group(kafka, keylane, topic, tmp_path: Path) -> None
         errors: list[str] = []
         page.on("console", lambda message: errors.append(message.text))
         page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(f"http://{proxy.control}/")
+        # Without a group of this test's the page might select another one that is gone by now.
+        page.goto(f"http://{proxy.control}/#group=g-{names[1]}")
 
         expect(page.locator("#link")).to_contain_text("Cluster well", timeout=TIMEOUT_MS)
         page.locator("#topics-tab").click()
         for name in names:
+            page.locator("#search").fill(name)  # the document has only the rows in view
             topic_row = page.locator("#topics-box a", has_text=name)
             expect(topic_row).to_have_count(1, timeout=TIMEOUT_MS)
         page.locator("#groups-tab").click()
+        page.locator("#search").fill(f"g-{names[0]}")
         page.locator("#groups-box a", has_text=f"g-{names[0]}").click(timeout=TIMEOUT_MS)
         expect(page.locator("#members tr")).to_have_count(6, timeout=TIMEOUT_MS)
         group.wait_for_commits()
@@ -58,7 +62,8 @@ def test_the_page_follows_a_group(kafka, keylane, topic, tmp_path: Path) -> None
         group.wait_for_lanes(48)
         expect(page.locator("#members tr")).to_have_count(7, timeout=TIMEOUT_MS)
         row = page.locator("#members tr", has_text=joined)
-        expect(row.locator(".moved")).to_contain_text("+", timeout=TIMEOUT_MS)
+        # Not what it gained: a client of aiokafka may join once more, and then it gained nothing.
+        expect(row.locator(".held")).to_have_text(re.compile("[1-9]"), timeout=TIMEOUT_MS)
         expect(page.locator("#events")).to_contain_text(joined, timeout=TIMEOUT_MS)
         page.screenshot(path=tmp_path / "live.png", full_page=True)
         browser.close()
@@ -71,7 +76,7 @@ def test_a_proxy_with_an_open_page_stops_at_once(kafka, keylane, topic) -> None:
 
     proxy = keylane("lanes16-*=16")
     with urllib.request.urlopen(f"http://{proxy.control}/page/events", timeout=30) as stream:
-        assert stream.readline() == b"event: layout\n"
+        assert b"event: layout\n" in iter(stream.readline, b"")
         proxy.stop()
         while stream.read(65536):
             pass
@@ -104,6 +109,7 @@ def test_offsets_are_reset_on_the_page(kafka, keylane, topic) -> None:
         expect(preview).to_contain_text("Offsets of 2 partitions are reset.", timeout=TIMEOUT_MS)
         page.locator("#action-cancel").click()
         expect(page.locator("#events")).to_contain_text("reset", timeout=TIMEOUT_MS)
+        page.locator("#search").fill(f"g-{name}")  # the document has only the rows in view
         lag = page.locator("#groups-box li", has_text=f"g-{name}").locator(".value")
         expect(lag).to_have_text(str(len(values)), timeout=TIMEOUT_MS)
         browser.close()

@@ -269,21 +269,45 @@ def test_connections_beyond_the_bound_are_refused_and_let_in_later(kafka, keylan
     assert "Traceback" not in proxy.log
 
 
+IDLE_S = 2.0
+
+
 def test_idle_connections_end(keylane) -> None:
     """With and without a request before; one that asks now and then stays."""
-    proxy = keylane("orders=4", args=["--set", "idle_timeout_s=2"])
-    busy = connect(proxy)
-    idle = [connect(proxy) for _ in range(40)]
-    assert all(handshake(client) for client in idle[::2])
+    proxy = keylane("orders=4", args=["--set", f"idle_timeout_s={IDLE_S}"])
+    busy = Asker(proxy)
+    idle = []
+    for number in range(40):
+        idle.append(Asker(proxy))
+        if number % 2 == 0:
+            idle[-1].ask()
+        busy.ask()
 
-    for client in idle:
-        while not is_readable(client, 0.1):
-            assert handshake(busy)
-        assert client.recv(1) == b""
-        client.close()
+    for each in idle:
+        while not is_readable(each.client, 0.1):
+            busy.ask()
+        assert each.client.recv(1) == b""
+        each.client.close()
 
-    assert handshake(busy)
-    busy.close()
+    busy.ask()
+    busy.client.close()
+
+
+class Asker:
+    """A connection that may be closed only if this process was held up for the whole time-out."""
+
+    def __init__(self, proxy: KeylaneProcess) -> None:
+        self._proxy, self._spoke_s = proxy, time.monotonic()
+        self.client = connect(proxy)
+
+    def ask(self) -> None:
+        """Send a request and take the answer; over a new connection if the old one was silent."""
+        silent_since_s, self._spoke_s = self._spoke_s, time.monotonic()
+        if not handshake(self.client):
+            assert time.monotonic() - silent_since_s >= IDLE_S, "it was not idle"
+            self.client.close()
+            self._spoke_s = time.monotonic()
+            self.client = connect(self._proxy)
 
 
 @pytest.mark.long
@@ -346,10 +370,21 @@ def handshake(client: socket.socket) -> bool:
     """Ask for ApiVersions; False: it is closed."""
     try:
         client.sendall(API_VERSIONS_REQUEST)
-        head = client.recv(4, socket.MSG_WAITALL)
-        return bool(head) and bool(client.recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL))
+        head = take(client, 4)
+        return len(head) == 4 and bool(take(client, struct.unpack(">i", head)[0]))
     except ConnectionError:
         return False
+
+
+def take(client: socket.socket, count: int) -> bytes:
+    """Receive `count` bytes, or less at the end.
+
+    MSG_WAITALL does not wait on a socket with a time-out.
+    """
+    data = b""
+    while len(data) < count and (part := client.recv(count - len(data))):
+        data += part
+    return data
 
 
 def is_readable(client: socket.socket, wait_s: float) -> bool:

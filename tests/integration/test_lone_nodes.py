@@ -194,7 +194,7 @@ def test_a_node_that_was_killed_is_replaced_at_once(make_node: MakeNode, orders:
 
     assert committed(third, orders)[0] == 50
     for node in (second, third):
-        assert "seat of a process that has ended is taken" in node.log
+        node.wait_for_log("seat of a process that has ended is taken")
         assert "it is waited for" not in node.log
 
 
@@ -269,7 +269,7 @@ def test_it_serves_where_brokers_have_no_transactions(
         commit(node, name, {0: 5})
 
         assert committed(node, name)[0] == 5
-        assert "journal is not fenced" in node.log
+        node.wait_for_log("journal is not fenced")
         node.stop()
 
 

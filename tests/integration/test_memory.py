@@ -27,6 +27,7 @@ from tests.integration.bombs import (
     one_record,
     put,
 )
+from tests.integration.keylane_process import PATIENCE
 from tests.integration.raw import RawClient
 from tests.integration.test_load import metric, on_linux
 
@@ -61,7 +62,9 @@ def test_bombs_are_refused_once_and_hurt_no_others(kafka, keylane, topic) -> Non
         produce(kafka, name, partition, "after")
     proxy = keylane(f"{name}={LANES}", f"{calm}={LANES}", args=LITTLE)
     with reading(proxy, name, len(BOMBS) * LANES) as reader, reading(proxy, calm, 4) as other:
-        seen = reader.read_until(lambda: proxy.log.count(REFUSED) >= len(BOMBS))
+        seen = reader.read_until(
+            lambda: len(reader.seen) >= len(BOMBS) and proxy.log.count(REFUSED) >= len(BOMBS)
+        )
         for partition in (0, 1):
             produce(kafka, calm, partition, "calm")
         others = other.read_until(lambda: len(other.seen) >= 2)
@@ -177,7 +180,7 @@ def test_large_plain_requests_pass(kafka, keylane, topic) -> None:
     for number in range(60):
         producers[number % 10].produce(name, bytes([number]) * (6 * MIB))
     for producer in producers:
-        assert producer.flush(100) == 0
+        assert producer.flush(100 * PATIENCE) == 0
     with reading(proxy, name, 1) as reader:
         values = reader.read_until(lambda: len(reader.seen) >= 60)
     assert sorted(value[0] for value in values) == list(range(60))
@@ -209,7 +212,7 @@ class Reader:
 
     def read_until(self, is_done: Callable[[], bool], *, timeout_s: float = 90.0) -> list[bytes]:
         """Poll until it is so; all values that were seen."""
-        deadline_s = time.monotonic() + timeout_s
+        deadline_s = time.monotonic() + timeout_s * PATIENCE
         while not is_done():
             assert time.monotonic() < deadline_s, f"seen {len(self.seen)}, errors {self.errors}"
             message = self._consumer.poll(0.2)

@@ -11,8 +11,10 @@ from confluent_kafka import Consumer, KafkaError
 from confluent_kafka.admin import AdminClient
 
 from keylane.embedded import EmbeddedKafka
+from keylane.wire.header import ApiKey
 from tests.integration.harness import produce
 from tests.integration.nodes import NODE_ID_STEP, Nodes
+from tests.integration.share_wire import PlainWire, call, wait_until
 from tests.integration.test_admin_lanes import delete_records, starts
 
 HERE, THERE = 0, NODE_ID_STEP
@@ -40,19 +42,28 @@ def replicas(bootstrap: str, topic: str) -> dict[int, list[int]]:
     return {n: each.replicas for n, each in partitions.topics[topic].partitions.items()}
 
 
-def create(java, nodes: Nodes, topic: str, *partitions: tuple[int, ...]) -> None:
-    """Create a topic by kafka-topics, with these replicas."""
+def create(java, cluster: str, nodes: Nodes, topic: str, *partitions: tuple[int, ...]) -> None:
+    """Create a topic by kafka-topics, with these replicas; wait until each broker knows it."""
     assignment = ",".join(":".join(map(str, brokers)) for brokers in partitions)
     java.run(
         "kafka-topics",
         *("--bootstrap-server", nodes.bootstrap, "--create", "--topic", topic),
         *("--replica-assignment", assignment),
     )
+    asked = [{"name": topic}]
+    for broker in cluster.split(","):
+        with PlainWire(broker) as wire:
+            code = -1
+            while code != 0:
+                answer = call(
+                    wire, ApiKey.METADATA, 12, topics=asked, allow_auto_topic_creation=False
+                )
+                code = int(answer.topics[0].error_code)
 
 
 def test_replicas_are_chosen_shown_and_moved(cluster, nodes, java, tmp_path: Path) -> None:
     """kafka-topics and kafka-reassign-partitions; lanes show at one node per partition."""
-    create(java, nodes, "lanes-a", (THERE + 1, HERE + 2), (2, THERE + 1), (1, 2), (2, 1))
+    create(java, cluster, nodes, "lanes-a", (THERE + 1, HERE + 2), (2, THERE + 1), (1, 2), (2, 1))
     assert replicas(cluster, "lanes-a") == {0: [1, 2], 1: [2, 1], 2: [1, 2], 3: [2, 1]}
 
     shown = replicas(nodes.bootstrap, "lanes-a")
@@ -76,7 +87,7 @@ def test_replicas_are_chosen_shown_and_moved(cluster, nodes, java, tmp_path: Pat
             break
 
     assert "Reassignment of partition lanes-a-0 is completed" in verified
-    assert replicas(cluster, "lanes-a")[0] == [2]
+    wait_until(lambda: replicas(cluster, "lanes-a")[0] == [2], "both brokers know the new replica")
     assert "No partition reassignments found" in java.run(*tool, "--list").stdout
 
 
@@ -84,7 +95,7 @@ def test_records_of_lanes_are_deleted_at_the_nodes_of_their_partitions(
     cluster, nodes, java
 ) -> None:
     """All lanes of a partition are at one node and one leader, so they come in one request."""
-    create(java, nodes, "lanes-c", (1, 2), (2, 1), (1, 2), (2, 1))
+    create(java, cluster, nodes, "lanes-c", (1, 2), (2, 1), (1, 2), (2, 1))
     for partition in range(4):
         produce(cluster, "lanes-c", ["a", "b"], rounds=5, partition=partition)
 
@@ -113,9 +124,9 @@ def test_a_broker_is_configured_by_the_id_that_clients_know(cluster, nodes, java
     assert "kafka.server" in reported
 
 
-def test_groups_are_listed_once(nodes, java) -> None:
+def test_groups_are_listed_once(cluster, nodes, java) -> None:
     """librdkafka's admin client adds up the answers of all pairs."""
-    create(java, nodes, "lanes-b", (1, 2), (2, 1))
+    create(java, cluster, nodes, "lanes-b", (1, 2), (2, 1))
     groups = {f"g-{number}" for number in range(8)}
     for group in groups:
         consumer = Consumer(

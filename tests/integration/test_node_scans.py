@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from confluent_kafka.cimpl import NewTopic
 
 from keylane.embedded import EmbeddedKafka
 from tests.integration.harness import produce
+from tests.integration.keylane_process import PATIENCE
 from tests.integration.nodes import Nodes, coordinator_node, leading_nodes
+from tests.integration.share_wire import wait_until
 
 KEYS = [f"key-{number}" for number in range(100)]
 PARTITIONS, LANES = 4, 4
@@ -34,6 +37,11 @@ def stable_offsets(admin: AdminClient, topic: str, group: str) -> dict[int, int]
     return {place.partition: place.offset for place in found.topic_partitions}
 
 
+def are_at(admin: AdminClient, topic: str, group: str, ends: dict[int, int]) -> bool:
+    """Return whether Kafka's own group stands at these offsets."""
+    return stable_offsets(admin, topic, group) == ends
+
+
 def test_the_last_commit_brings_the_stable_offset_to_the_log_end(
     cluster: str, tmp_path: Path
 ) -> None:
@@ -42,7 +50,11 @@ def test_the_last_commit_brings_the_stable_offset_to_the_log_end(
     admin = AdminClient({"bootstrap.servers": cluster})
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(60)
     with Nodes(cluster, [f"{topic}={LANES}"], folder=tmp_path, count=2) as nodes:
-        assert set(leading_nodes(nodes.bootstrap, topic).values()) == {0, 1}
+        # The first node learns a moment after the second one that they agree.
+        wait_until(
+            lambda: set(leading_nodes(nodes.bootstrap, topic).values()) == {0, 1},
+            "partitions at both nodes",
+        )
         consumer = Consumer(
             {
                 "bootstrap.servers": nodes.bootstrap,
@@ -56,7 +68,7 @@ def test_the_last_commit_brings_the_stable_offset_to_the_log_end(
         commit_s = []
         for round_number in range(5):
             values = set(produce(cluster, topic, KEYS, rounds=1, first=round_number))
-            until_s = time.monotonic() + 60
+            until_s = time.monotonic() + 60 * PATIENCE
             while values and time.monotonic() < until_s:
                 message = consumer.poll(1.0)
                 if message is not None and message.error() is None:
@@ -70,7 +82,11 @@ def test_the_last_commit_brings_the_stable_offset_to_the_log_end(
                 partition: consumer_end(cluster, topic, partition)
                 for partition in range(PARTITIONS)
             }
-            assert stable_offsets(admin, topic, group) == ends, (round_number, commit_s)
+            # A scan that takes longer than a commit waits for counts with the next heartbeat.
+            wait_until(
+                partial(are_at, admin, topic, group, ends),
+                f"stable offsets at the ends of round {round_number}, commits took {commit_s}",
+            )
         consumer.close()
         print("commits took", commit_s, "at node", coordinator_node(nodes.bootstrap, group))
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin._config import ConfigResource
 from keylane.embedded import EmbeddedKafka
 from keylane.errors import UpstreamLost
 from keylane.journal.own_topic import OwnTopicClients
-from keylane.journal.store import JournalStore
+from keylane.journal.store import APPEND_TIMEOUT_S, JournalStore
 from keylane.keyrange.key_split import even_split
 from keylane.keyrange.lane import LaneLayout
 from keylane.offsets.records.journal import (
@@ -189,13 +189,16 @@ def test_append_outlives_a_broker_restart(own_broker: EmbeddedKafka) -> None:
     key = StateKey("restarted", TOPIC_ID, 0)
 
     async def scenario() -> tuple[OffsetTable, OffsetTable]:
-        store = JournalStore(OwnTopicClients(own_broker.bootstrap), append_timeout_s=3)
+        store = JournalStore(OwnTopicClients(own_broker.bootstrap))
         table = await store.start()
         await commit_twice(store, table, key)
         await asyncio.to_thread(own_broker.kill)
         commit(table, key, [(90, 95)])
+        # For this one alone: a broker that has just started may take longer.
+        store.append_timeout_s = 3
         with pytest.raises(UpstreamLost):
             await store.append(table.records(key, now_ms=3))
+        store.append_timeout_s = APPEND_TIMEOUT_S
         await asyncio.to_thread(own_broker.start)
         commit(table, key, [(96, 99)])
         await append_until_taken(store, table.records(key, now_ms=4))
@@ -222,6 +225,9 @@ def test_deleted_journal_falls_back_to_nothing_and_is_made_anew(
         await store.stop()
         admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
         admin.delete_topics([TOPIC_NAME], operation_timeout=30)[TOPIC_NAME].result(30)
+        # The controller has done it; a broker that has not applied that yet still serves the topic.
+        while TOPIC_NAME in admin.list_topics(timeout=30).topics:
+            pass
         return await load(own_broker.bootstrap)
 
     loaded = asyncio.run(scenario())

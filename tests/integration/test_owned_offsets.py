@@ -27,6 +27,7 @@ from keylane.proxy.commits.group_offsets import GroupOffsets
 from keylane.proxy.topics.view import View
 
 from .conftest import TopicFactory
+from .made_topics import make_topic
 
 
 class Turns:
@@ -265,9 +266,11 @@ def test_a_broker_that_restarts_costs_no_commit(own_broker: EmbeddedKafka) -> No
     async def scenario() -> None:
         turn = Turn(Turns("ann"), "ann")
         node = Node(own_broker.bootstrap, "orders", turn, append_timeout_s=3.0)
-        await create(own_broker.bootstrap, "orders")
+        admin = AdminClient({"bootstrap.servers": own_broker.bootstrap})
+        await asyncio.to_thread(make_topic, admin, NewTopic("orders", 1, 1))
         async with node:
-            await node.commit(group, 0, 10)
+            # A broker that has just started may take longer than the time-out of an append.
+            await until_taken(lambda: node.commit(group, 0, 10))
             await asyncio.to_thread(own_broker.kill)
             with pytest.raises((UpstreamLost, NotCoordinator)):
                 await node.commit(group, 1, 20)
@@ -281,13 +284,6 @@ def test_a_broker_that_restarts_costs_no_commit(own_broker: EmbeddedKafka) -> No
 def name_group() -> str:
     """Return the name of another group."""
     return f"group-{uuid.uuid4()}"
-
-
-async def create(bootstrap: str, topic: str) -> None:
-    """A topic of one partition."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
-    future = admin.create_topics([NewTopic(topic, 1, 1)])[topic]
-    await asyncio.to_thread(future.result, 30)
 
 
 async def until_taken(attempt: Callable[[], Awaitable[None]]) -> None:

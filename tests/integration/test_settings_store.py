@@ -228,6 +228,8 @@ async def test_a_broker_that_takes_less_refuses_a_change_by_size(
                 ConfigResourceType.TOPIC, TOPIC_NAME, configs={"max.message.bytes": "1000"}
             )
             await admin.alter_configs([small])
+            while await message_bytes_max(admin) != "1000":
+                pass  # the controller has it; the broker applies it a moment later
         finally:
             await admin.close()
 
@@ -238,3 +240,12 @@ async def test_a_broker_that_takes_less_refuses_a_change_by_size(
 
         table = await node.store.change_assignments(lambda _: {"a": {"t": {0: []}}})
         assert (table.version, set(table.clients)) == (1, {"a"})
+
+
+async def message_bytes_max(admin: AIOKafkaAdminClient) -> str:
+    """`max.message.bytes` of the settings topic, as the broker knows it."""
+    name = "max.message.bytes"
+    asked = ConfigResource(ConfigResourceType.TOPIC, TOPIC_NAME, configs={name: None})
+    (answer,) = await admin.describe_configs([asked])
+    ((_, _, _, _, ((_, value, *_),)),) = answer.resources
+    return str(value)

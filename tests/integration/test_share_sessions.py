@@ -45,6 +45,11 @@ def both_sides(scene, share_stage: ShareStage) -> Callable[[Story], tuple[Any, A
     return run
 
 
+def join_both(client: ShareClient, topics: list[str]) -> None:
+    """Join until the partitions of both topics are assigned: a broker may see one of them first."""
+    wait_until(lambda: len(client.join(topics)) == len(topics), "a partition of each topic")
+
+
 def second(shown: Scene, member: Member, bootstrap: str) -> Member:
     """Return another member of the group; it has not joined."""
     return shown.again(member.topic_id, ShareClient(bootstrap, shown.group))
@@ -243,7 +248,7 @@ def test_a_session_of_plain_and_ordered_topics(scene, share_stage) -> None:
     for each in (shown, other):
         each.write("a", "a", "b", "a")
     client = ShareClient(share_stage.bootstrap, shown.group)
-    client.join([shown.topic, plain])
+    join_both(client, [shown.topic, plain])
     ids = {topic: client.topic_id(topic) for topic in (shown.topic, plain)}
     places = {topic: (topic_id, 0) for topic, topic_id in ids.items()}
     got: dict[str, list[int]] = {shown.topic: [], plain: []}
@@ -288,7 +293,7 @@ def test_two_ordered_topics_in_one_session(scene, share_stage) -> None:
     for each in (shown, beside):
         each.write("a", "b")
     client = ShareClient(share_stage.bootstrap, shown.group)
-    client.join([shown.topic, beside.topic])
+    join_both(client, [shown.topic, beside.topic])
     places = [(client.topic_id(topic), 0) for topic in (shown.topic, beside.topic)]
     seen: set[tuple[Any, int]] = set()
 

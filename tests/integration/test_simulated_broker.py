@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from keylane.offsets.records.journal import ic_partition
 from tests.reference.batches import Record
 from tests.simulation.broker import PORT, Broker
-from tests.simulation.calls import Line, Script, Talk
+from tests.simulation.calls import HEARTBEAT, Line, Script, Talk
 from tests.simulation.client import Connection
 from tests.simulation.cluster import Cluster
 from tests.simulation.consumer_calls import (
@@ -26,6 +26,9 @@ from tests.simulation.world import Process, World
 from .conftest import TopicFactory
 
 OFFSETS_TOPIC = "__consumer_offsets"
+DESCRIBE_TRANSACTIONS = 65
+LOADING = (14, 15, 16)
+"""Codes of a coordinator that loads, is not available, and is elsewhere."""
 RECORDS = [(b"k%d" % number, b"#%d" % number) for number in range(5)]
 
 
@@ -65,6 +68,7 @@ async def _play_at_kafka(
     talk = await open_talk()
     for key_type in (0, 1):
         await _until_coordinated(talk, group, key_type)
+    await _until_loaded(talk, group)
     try:
         return await script(open_talk, topic=topic, group=group).play()
     finally:
@@ -108,6 +112,18 @@ async def _until_coordinated(talk: Talk, name: str, key_type: int) -> None:
     code = -1
     while code != 0:
         code = int((await talk.ask(10, 3, key=name, key_type=key_type)).error_code)
+
+
+async def _until_loaded(talk: Talk, group: str) -> None:
+    """A coordinator that is found has to load what there is of it, and says so until then."""
+    code = LOADING[0]
+    while code in LOADING:
+        answer = await talk.ask(HEARTBEAT, 4, group_id=group, generation_id=1, member_id="unknown")
+        code = int(answer.error_code)
+    code = LOADING[0]
+    while code in LOADING:
+        answer = await talk.ask(DESCRIBE_TRANSACTIONS, 0, transactional_ids=[f"txn-{group}"])
+        code = int(answer.transaction_states[0].error_code)
 
 
 def _play_simulated(

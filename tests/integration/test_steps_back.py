@@ -18,9 +18,13 @@ from keylane.assignor.protocol import Subscription, write_assignment, write_subs
 from keylane.config.node import split_address
 from keylane.wire.header import response_body_position, write_request
 from keylane.wire.messages import read_response, write_message
+from tests.integration.keylane_process import PATIENCE
 from tests.transcript.entities import build, plain
 
 COMMIT, OFFSETS, JOIN, SYNC, FETCH, VERSIONS = 8, 9, 11, 14, 1, 18
+LOADING = (14, 15, 16)
+"""Codes of a coordinator that is not ready yet."""
+MEMBER_ID_REQUIRED = 79
 RECORDS = 40
 
 
@@ -58,8 +62,11 @@ class RawMember:
             "protocols": [{"name": "range", "metadata": said}],
         }
         joined = self.ask(JOIN, 5, wanted)
-        if joined["error_code"] == 79:  # MEMBER_ID_REQUIRED
-            joined = self.ask(JOIN, 5, wanted | {"member_id": joined["member_id"]})
+        # A broker that has just made its topic of group offsets loads it first.
+        while joined["error_code"] in (*LOADING, MEMBER_ID_REQUIRED):
+            if joined["error_code"] == MEMBER_ID_REQUIRED:
+                wanted |= {"member_id": joined["member_id"]}
+            joined = self.ask(JOIN, 5, wanted)
         assert joined["error_code"] == 0
         self.member_id, self.generation_id = joined["member_id"], joined["generation_id"]
         given = write_assignment([(self.topic, lane) for lane in lanes], version=1)
@@ -280,7 +287,7 @@ def wait_for(
     is_done: Callable[[], bool], *consumers: Consumer, until_records: int = 0
 ) -> list[Message]:
     """Poll consumers until it is so, and as many records have come."""
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 60 * PATIENCE
     messages: list[Message] = []
     while len(messages) < until_records or not is_done():
         assert time.monotonic() < deadline_s

@@ -17,6 +17,7 @@ from keylane.wire.messages import write_message
 from tests.integration.raw import RawClient
 from tests.integration.secured import allow, revoke, rule
 from tests.integration.secured_stage import Stage
+from tests.integration.share_wire import wait_until
 from tests.reference.batches import Batch, Record, write_batch
 from tests.transcript.entities import build, plain
 
@@ -108,12 +109,15 @@ def throttle(stage: Stage, user: str, *, is_on: bool) -> None:
 
 
 def mute(client: RawClient, topic: str) -> None:
-    """Produce what is far beyond the quota: the broker answers, and reads no more for minutes."""
+    """Produce what is far beyond the quota: the broker answers, and reads no more for minutes.
+
+    The quota is in force a moment after it was set. Until then nothing is muted.
+    """
     batch = write_batch(Batch(0, tuple(Record(i, b"k", b"x" * 1000) for i in range(600))))
     entry = {"index": 0, "records": batch}
     asked = {"acks": 1, "timeout": 1000, "topic_data": [{"name": topic, "partition_data": [entry]}]}
-    answer = client.ask(build(load_request_schema(PRODUCE, 7), {**asked, "transactional_id": None}))
-    assert answer.throttle_time.total_seconds() > 60
+    request = build(load_request_schema(PRODUCE, 7), {**asked, "transactional_id": None})
+    wait_until(lambda: client.ask(request).throttle_time.total_seconds() > 60, "the quota")
 
 
 def has_answer(client: RawClient) -> bool:
@@ -146,6 +150,8 @@ def test_a_stranger_that_its_broker_has_muted_holds_no_lock(stage) -> None:
 
 def test_a_member_that_its_broker_has_muted_holds_the_lock_for_seconds(stage) -> None:
     """A member's connection ends, and the group goes on."""
+    # Rights are remembered for a second at the shared one, and then asked for without the lock.
+    proxy = stage.start_keylane(stage.direct, "authorization_ttl_s=300", "beside_others=true")
     topic, junk = stage.topic("held", 1)[0], stage.plain_topic("junk")
     group = f"shared-{uuid.uuid4()}"
     may_write = [rule("carol", "WRITE", name=junk), rule("carol", "READ", name=topic)]
@@ -153,8 +159,8 @@ def test_a_member_that_its_broker_has_muted_holds_the_lock_for_seconds(stage) ->
     throttle(stage, "carol", is_on=True)
     try:
         with (
-            RawClient(stage.proxy.bootstrap, stage.ca) as alice,
-            RawClient(stage.proxy.bootstrap, stage.ca) as carol,
+            RawClient(proxy.bootstrap, stage.ca) as alice,
+            RawClient(proxy.bootstrap, stage.ca) as carol,
         ):
             alice.login(stage.login("PLAIN", "alice"))
             carol.login(stage.login("PLAIN", "carol"))
@@ -172,6 +178,7 @@ def test_a_member_that_its_broker_has_muted_holds_the_lock_for_seconds(stage) ->
     finally:
         throttle(stage, "carol", is_on=False)
         revoke(stage.admin, *may_write)
+        proxy.stop()
 
 
 def test_lane_names_of_a_stranger_are_in_no_answer_to_a_group(stage) -> None:

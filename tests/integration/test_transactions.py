@@ -42,7 +42,9 @@ def test_read_committed_members_see_no_aborted_record(library, shared_keylane, t
     """A transactional producer through keylane into lanes: committed records once, no other."""
     name = topic("lanes4", partitions=2)
 
-    with Group(shared_keylane.bootstrap, name, f"g-{name}", isolation="read_committed") as group:
+    # A member that is put out has its records come again.
+    options = {"isolation": "read_committed", "session_timeout_ms": 30_000}
+    with Group(shared_keylane.bootstrap, name, f"g-{name}", **options) as group:
         group.add(library, 4)
         group.wait_for_lanes(8)
         committed, aborted = run_transactions(shared_keylane.bootstrap, name, 12)

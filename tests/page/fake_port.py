@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from keylane.proxy.control.live_feed import HEADERS, PAGES, TYPES, _read
+from keylane.proxy.control.live_feed import BEAT_S, HEADERS, PAGES, TYPES, _read
 from tests.page.made_up import (
     NOW_MS,
     Scene,
@@ -24,7 +25,10 @@ from tests.page.made_up import (
 
 @dataclass(slots=True)
 class FakePort:
-    """Serves one scene; `step()` is awaited before each further state."""
+    """Serves one scene; `step()` is awaited before each further state.
+
+    Beats come as from keylane: without, the page of a slow test says that its connection is lost.
+    """
 
     scene: Scene
     step: Callable[[], Awaitable[object]]
@@ -75,8 +79,18 @@ class FakePort:
         await send("layout", made_up_layout(self.scene))
         for seed in count(1):
             await send("state", made_up_state(self.scene, seed=seed))
-            await self.step()
+            while not await self._has_stepped():
+                await send("beat", {})
         return response
+
+    async def _has_stepped(self) -> bool:
+        """Wait for the next step, or for the time of a beat: False."""
+        try:
+            async with asyncio.timeout(BEAT_S):
+                await self.step()
+        except TimeoutError:
+            return False
+        return True
 
     async def _caller(self, _request: web.Request) -> web.Response:
         may_write = self.scene.role == "admin"

@@ -98,5 +98,10 @@ async def looking(
         await page.wait_for_function(
             "() => Number(document.querySelector('#groups-count').textContent) > 1"
         )
+        # The feed's first state, and what the caller may do: buttons wait for both.
+        await page.wait_for_selector("#node div", state="attached")
+        await page.wait_for_function(
+            "() => document.querySelector('#caller').textContent.includes('ops')"
+        )
         yield looker
     assert expects_errors or looker.errors == []

@@ -8,14 +8,21 @@ from dataclasses import replace
 import pytest
 from axe_playwright_python.async_playwright import Axe
 
-from tests.page.looking import CHROMIUM, looking
-from tests.page.made_up import ORDERS, SCENES
+from tests.page.looking import CHROMIUM, Looker, looking
+from tests.page.made_up import ORDERS, SCENES, made_up_groups
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH"),
     pytest.mark.timeout(120),
 ]
 HEALTHY = SCENES["healthy"]
+
+
+async def rights_are_known(looker: Looker) -> None:
+    """Wait until the page knows that it may change things; it asks for that by itself."""
+    await looker.page.wait_for_function(
+        "() => document.querySelector('#caller').textContent.startsWith('may change')"
+    )
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -35,11 +42,15 @@ async def test_the_page_fits_and_is_accessible(scene, at, scheme) -> None:
             await looker.page.set_viewport_size({"width": width, "height": 900})
             await looker.page.reload()
             await looker.page.wait_for_selector("#answers li")
+            # Each tile changes its colour with the first state, which may come after it.
+            await looker.page.wait_for_selector("#node div", state="attached")
             await looker.page.evaluate(
                 "() => document.querySelectorAll('details').forEach(one => { one.open = true; })"
             )
+            # One that another colour has ended early is over as well.
             await looker.page.evaluate(
-                "() => Promise.all(document.getAnimations().map(one => one.finished))"
+                "() => Promise.allSettled(document.getAnimations().map(one => one.finished))"
+                ".then(() => null)"
             )
             wide = await looker.page.evaluate("document.documentElement.scrollWidth")
             found = await Axe().run(looker.page)
@@ -70,6 +81,10 @@ async def test_a_member_that_is_stuck_comes_first_in_words() -> None:
     async with looking(SCENES["member-stuck"]) as looker:
         answers = await looker.answers()
         row = looker.page.locator("#members tr").first
+        # The lines of ten minutes are asked for behind the list of groups.
+        await looker.page.wait_for_selector("#members svg[aria-label^='Lag in ten minutes']")
+        # A card is drawn when the browser has found that it is in view.
+        await looker.page.wait_for_selector(".topic-badge:not(:empty)")
 
         assert answers["behind"][0] == answers["stuck"][0] == "bad"
         assert answers["stuck"][1] == (
@@ -175,6 +190,7 @@ async def test_lanes_work_by_keyboard() -> None:
 async def test_a_lane_is_found_by_pointing_at_it() -> None:
     """The lane under the pointer is shown with its range, member, load and lag."""
     async with looking(HEALTHY, at="#topic=orders") as looker:
+        await rights_are_known(looker)  # a longer header may move what is below it
         box = await looker.page.locator("canvas").bounding_box()
         assert box is not None
         row = box["height"] / 3
@@ -189,6 +205,7 @@ async def test_a_lane_is_found_by_pointing_at_it() -> None:
 async def test_everything_is_reached_by_the_tab_key() -> None:
     """From the skip link to the last button, each with a focus that is seen."""
     async with looking(replace(HEALTHY, members=2, topics=ORDERS[:1], has_shares=False)) as looker:
+        await rights_are_known(looker)  # before that some buttons are disabled
         seen: list[str] = []
         for _ in range(60):
             await looker.page.keyboard.press("Tab")
@@ -279,9 +296,7 @@ async def test_rights_that_could_not_be_had_are_asked_for_again() -> None:
         await looker.page.route("**/page/caller", refuse_once)
         await looker.page.reload()
 
-        await looker.page.wait_for_function(
-            "() => document.querySelector('#caller').textContent.startsWith('may change')"
-        )
+        await rights_are_known(looker)
         assert refused == 2
 
 
@@ -298,21 +313,46 @@ async def test_an_older_answer_does_not_overtake_a_newer_one() -> None:
                 await is_late.wait()
                 await route.fulfill(json={"groups": []})
             else:
-                await route.continue_()
+                await route.fulfill(json=made_up_groups(replace(HEALTHY, group_count=9)))
 
-        before = await looker.text("#groups-count")
         await looker.page.route("**/groups", answer)
-        async with looker.page.expect_response("**/groups"):
-            await looker.page.evaluate("location.hash = '#topic=orders'")
-            await looker.page.wait_for_function(
-                "() => document.querySelector('#selected').textContent === 'orders'"
-            )
-            await looker.page.evaluate("location.hash = '#group=billing'")
+        await looker.page.evaluate("location.hash = '#topic=orders'")
+        await looker.page.wait_for_function(
+            "() => document.querySelector('#selected').textContent === 'orders'"
+        )
+        await looker.page.evaluate("location.hash = '#group=billing'")
+        # Nine groups, and two share groups: the newer answer is shown.
+        await looker.page.wait_for_function(
+            "() => document.querySelector('#groups-count').textContent === '11'"
+        )
         async with looker.page.expect_response("**/groups"):
             is_late.set()
         await looker.move_on()
 
-        assert await looker.text("#groups-count") == before
+        assert await looker.text("#groups-count") == "11"
+
+
+async def test_the_worst_group_is_chosen_once_states_are_known() -> None:
+    """The list of groups may come before the first state, which shows that another one is stuck."""
+    async with looking(replace(SCENES["member-stuck"], group_count=9)) as looker:
+        may_begin = asyncio.Event()
+
+        async def hold(route) -> None:
+            await may_begin.wait()
+            await route.continue_()
+
+        await looker.page.route("**/page/events", hold)
+        await looker.page.reload()
+        await looker.page.wait_for_function(
+            "() => document.querySelector('#selected').textContent.startsWith('team-')"
+        )
+        await rights_are_known(looker)
+        assert await looker.page.locator("#rebalance").is_disabled()
+        may_begin.set()
+
+        await looker.page.wait_for_function(
+            "() => document.querySelector('#selected').textContent === 'billing'"
+        )
 
 
 @pytest.mark.parametrize("at", ["#group=%", "#group=a%2Fb=c", "#nonsense"])

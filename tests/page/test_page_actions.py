@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from aiohttp import web
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Route, async_playwright
+from playwright.async_api import Route, async_playwright, expect
 
 from keylane.config.security import SecurityConfig
 from keylane.proxy.control.auth import ControlGuard
@@ -19,6 +19,8 @@ pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH"),
     pytest.mark.timeout(120),
 ]
+TIMEOUT_MS = 30_000
+"""As Playwright waits for an element that is to be clicked."""
 
 
 async def previewed(looker: Looker) -> str:
@@ -75,6 +77,7 @@ async def test_a_reset_by_time_shows_what_is_read_again() -> None:
     """A change of a field takes the preview back; partitions are numbers."""
     async with looking(SCENES["stopped"], at="#group=billing") as looker:
         page = looker.page
+        await page.wait_for_selector(".topic")  # the list of groups may come before the topics
         await page.locator("#reset").click()
         await page.locator("[name=to]").select_option("datetime")
         await page.locator("[name=value]").fill("2026-11-28T14:00:00Z")
@@ -107,10 +110,11 @@ async def test_a_reset_by_time_shows_what_is_read_again() -> None:
 async def test_offsets_of_a_group_with_members_are_not_reset() -> None:
     """The button is off, and the reason stands beside it."""
     async with looking(SCENES["healthy"], at="#group=billing") as looker:
-        assert await looker.page.locator("#reset").is_disabled()
-        assert await looker.text("#why-not") == (
-            "Reset offsets: stop the group first, it has 12 members."
+        # It may come later than the list of groups: the caller's rights are asked for apart.
+        await expect(looker.page.locator("#why-not")).to_have_text(
+            "Reset offsets: stop the group first, it has 12 members.", timeout=TIMEOUT_MS
         )
+        assert await looker.page.locator("#reset").is_disabled()
 
 
 async def test_a_node_is_drained_after_a_look() -> None:
@@ -171,7 +175,7 @@ async def test_a_refusal_is_shown_in_the_dialog() -> None:
         assert await looker.text("#action-error") == "it is the only node that serves"
         assert await looker.page.locator("#action-run").is_disabled()
         await looker.page.keyboard.press("Escape")
-        assert not await looker.page.locator("#action").is_visible()
+        await expect(looker.page.locator("#action")).to_be_hidden(timeout=TIMEOUT_MS)
 
 
 async def test_a_change_without_an_answer_is_not_called_undone() -> None:
@@ -216,12 +220,14 @@ async def test_only_looks_have_a_time_limit() -> None:
 async def test_a_reader_sees_the_reason_and_asks_for_nothing() -> None:
     """All buttons are off; not even a dry run is asked for."""
     async with looking(SCENES["reader"]) as looker:
+        await expect(looker.page.locator("#caller")).to_have_text(
+            "read only, as ops", timeout=TIMEOUT_MS
+        )
         for name in ("#rebalance", "#reset", "#switches", "#nodes button >> nth=1"):
             assert await looker.page.locator(name).is_disabled()
         await looker.move_on()
 
         assert "changes need the admin's role" in await looker.text("#why-not")
-        assert await looker.text("#caller") == "read only, as ops"
         assert looker.port.changes == []
 
 
@@ -239,16 +245,17 @@ async def test_a_page_of_another_site_changes_nothing() -> None:
     ask = """async url => { await fetch(url, {
       method: "POST", mode: "no-cors", credentials: "include", body: "{}",
       headers: {"Content-Type": "text/plain"}}); }"""
-    seen: list[tuple[str, int]] = []
     guard = ControlGuard(SecurityConfig())
     async with control_port(guard=guard) as port, async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         tab = await browser.new_page()
-        tab.on("response", lambda answer: seen.append((answer.request.method, answer.status)))
         await tab.goto(f"http://127.0.0.1:{runner.addresses[0][1]}/")
         url = f"http://{port.server.address}/switches"
-        await tab.evaluate(ask, url)
+        async with tab.expect_response(url) as waiting:
+            await tab.evaluate(ask, url)
+        answer = await waiting.value
+        seen = answer.request.method, answer.status
         await browser.close()
     await runner.cleanup()
 
-    assert seen[-1] == ("POST", 403)
+    assert seen == ("POST", 403)

@@ -96,7 +96,7 @@ class LineProgram:
 
     def _end(self) -> None:
         try:
-            self._process.wait(ANSWER_S)
+            self._process.wait(ANSWER_S * PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

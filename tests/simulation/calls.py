@@ -271,7 +271,8 @@ class Script:
                 INIT_PRODUCER_ID, 3, transactional_id=name, transaction_timeout=10_000,
                 producer_id=-1, producer_epoch=-1,
             )  # fmt: skip
-            while answer.error_code in {14, 15, 51}:  # its log is being made, or a marker written
+            # Its log is being made or loaded, or a marker is being written.
+            while answer.error_code in {14, 15, 16, 51}:
                 answer = await talk.ask(
                     INIT_PRODUCER_ID, 3, transactional_id=name, transaction_timeout=10_000,
                     producer_id=-1, producer_epoch=-1,

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, SparkSession
 
@@ -206,6 +206,7 @@ def test_offsets_without_a_record_are_no_reason_for_doubt(
         producer.produce(orders, value=b"x")
     producer.flush(30)
     producer.abort_transaction(30)
+    wait_for_end(kafka, orders, 101)
     log = make_log(0, seed=8, faulty=False)
     write_log(kafka, AuditLog(ends={}, messages=log.messages), orders, audit_topic)
     request = AuditRequest(
@@ -220,6 +221,15 @@ def test_offsets_without_a_record_are_no_reason_for_doubt(
 
     assert verdict.judged == {0: (0, 101)}
     assert (verdict.status, verdict.records, verdict.reasons) == ("clean", 0, [])
+
+
+def wait_for_end(kafka: str, topic: str, end: int) -> None:
+    """Wait for the end of a transaction: its marker is written after the answer to the client."""
+    consumer = Consumer({"bootstrap.servers": kafka, "group.id": "ends"})
+    place = TopicPartition(topic, 0)
+    while consumer.get_watermark_offsets(place, timeout=30)[1] < end:
+        pass
+    consumer.close()
 
 
 def test_reports_that_cannot_be_judged_are_counted(

@@ -118,7 +118,9 @@ def test_folded_without_a_shuffle_restarted_and_moved_to_more_lanes(
     reported: dict[int, list[tuple[int, int, int, int]]] = {}
 
     def start(lanes: int, *, to_the_end: bool) -> StreamingQuery:
-        options = lane_options(shared_keylane.bootstrap, orders, lanes, records_per_trigger=1000)
+        # The query that is stopped in the middle has 60 small batches: it cannot be done by then.
+        records = 1000 if to_the_end else 100
+        options = lane_options(shared_keylane.bootstrap, orders, lanes, records_per_trigger=records)
         frame = spark.readStream.format("kafka").options(**options).load()
         layout = LaneLayout(partition_count=PARTITIONS, lane_count=lanes)
         fold = LaneFold(states, layout, chain, lambda batch, rows: reported.update({batch: rows}))
@@ -131,14 +133,14 @@ def test_folded_without_a_shuffle_restarted_and_moved_to_more_lanes(
     first = start(4, to_the_end=False)
     wait_until(lambda: len(reported) >= 2, first, "two batches")
     first.stop()
-    assert len(reported) < 6  # it was cut off in the middle
-    start(4, to_the_end=True).awaitTermination(TIMEOUT_S)
+    assert len(reported) < 60  # it was cut off in the middle
+    assert start(4, to_the_end=True).awaitTermination(TIMEOUT_S)
     half = {key: state for key, (_, state) in all_states(states, LaneLayout(2, 4)).items()}
     migration = plan_migration(checkpoint, lane_topic(orders, 4), lane_topic(orders, 8))
     apply_migration(migration)
     fill(kafka, orders, 6000, total - 6000)
     last = start(8, to_the_end=True)
-    last.awaitTermination(TIMEOUT_S)
+    assert last.awaitTermination(TIMEOUT_S)
 
     plan = str(last._jsq.explainInternal(False))
     assert "Scan" in plan and "Exchange" not in plan
@@ -149,9 +151,10 @@ def test_folded_without_a_shuffle_restarted_and_moved_to_more_lanes(
     assert sum(row[1] for row in rows) == total
     assert sum(row[3] for row in rows) == 0
     assert {row[0] for row in rows} == set(range(16))
-    wait_until(lambda: listener.commit_count >= len(reported), last, "the listener's commits")
+    ends = {0: total // 2, 1: total // 2}
     with SparkGroupOffsets(spark, kafka, f"{orders}-spark") as offsets:
-        assert offsets.read(orders) == {0: total // 2, 1: total // 2}
+        # The batch that was cut off may have no progress event: only the last commit is sure.
+        wait_until(lambda: offsets.read(orders) == ends, last, "the listener's last commit")
     spark.streams.removeListener(listener)
     listener.close()
     assert listener.failure_count == 0

@@ -14,6 +14,7 @@ from typing import Final, Self
 from keylane.embedded.jar_lock import LockedJar
 from keylane.embedded.java import find_java
 from keylane.embedded.resolve import kafka_lock
+from tests.integration.keylane_process import PATIENCE
 from tests.java_source import JVM_ARGS, STREAMS, compile_source
 
 SOURCE: Final = Path(__file__).resolve().with_name("StreamsApp.java")
@@ -90,21 +91,8 @@ class Instance:
         self._wait(lambda lines: _last_state(lines) == wanted, wanted, timeout_s)
         return self
 
-    @property
-    def rebalance_count(self) -> int:
-        """Return the number of rebalances that it has begun."""
-        return self._printed.lines.count("STATE REBALANCING")
-
-    def wait_for_rebalance(self, count: int, *, timeout_s: float = START_S) -> Self:
-        """Wait until it has begun more than `count` rebalances, and runs again."""
-
-        def is_over(lines: Sequence[str]) -> bool:
-            return lines.count("STATE REBALANCING") > count and _last_state(lines) == RUNNING
-
-        self._wait(is_over, f"rebalance {count + 1}", timeout_s)
-        return self
-
     def _wait(self, is_there: Callable[[Sequence[str]], bool], text: str, timeout_s: float) -> None:
+        timeout_s *= PATIENCE
         deadline_s = time.monotonic() + timeout_s
         printed = self._printed
         with printed.changed:

@@ -9,6 +9,8 @@ from typing import Self
 
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.integration.keylane_process import PATIENCE
+
 Values = dict[str, list[str]]
 """Values of each key, in order."""
 
@@ -45,6 +47,7 @@ class StreamsOutput:
 
     def wait(self, is_done: Callable[[], bool], *, timeout_s: float, what: str) -> Self:
         """Read until `is_done`."""
+        timeout_s *= PATIENCE
         until_s = time.monotonic() + timeout_s
         while not is_done():
             left_s = until_s - time.monotonic()

@@ -171,6 +171,17 @@ async def test_members_that_begin_a_group_at_once_do_not_wait() -> None:
     assert given(answer) == list(ALL)
 
 
+async def test_a_member_that_a_sample_finds_before_its_plan_has_joined() -> None:
+    """The page samples the group after Kafka took its first member, and before it has lanes."""
+    context = FakeContext()
+    begin_group("g", context)
+
+    context.event_log.note_members("g", {"a": "a"}, is_first=False)  # the sample
+    context.event_log.note_members("g", {"a": "a"}, is_first=True)  # the plan
+
+    assert [event.text for event in context.event_log.after(0, limit=9)] == ["a joined group g."]
+
+
 async def test_two_first_heartbeats_begin_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another member's heartbeat begins the group while this one's right is asked for."""
     context = FakeContext()

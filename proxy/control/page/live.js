@@ -69,7 +69,8 @@ function decoded(text) {
   }
 }
 
-// What the URL's fragment names; without one, the group that is worst off.
+// What the URL's fragment names; without one, the group that is worst off. The list of groups may
+// come before the feed's first state, which shows how they are: the choice is made again then.
 function select(groups) {
   const [, kind, name] = /^#(group|topic)=(.+)$/.exec(location.hash) ?? [];
   if (kind) {
@@ -77,10 +78,11 @@ function select(groups) {
     return;
   }
   const known = groups.some((one) => one.name === view.selection.name);
-  if (view.selection.kind === "group" && known) return;
+  if (view.selection.kind === "group" && known && view.selection.isOfState === !!view.state) return;
   const shown = groups.filter((one) => feedGroup(one.name) ?? feedShare(one.name));
   const [first] = listed(shown.length ? shown : groups, { search: "", sort: "lag_s" });
-  view.selection = first ? { kind: "group", name: first.name } : { kind: null, name: null };
+  view.selection = first
+    ? { kind: "group", name: first.name, isOfState: !!view.state } : { kind: null, name: null };
 }
 
 function showAnswers(answers) {
@@ -136,12 +138,13 @@ function showActions(group, detail) {
   const members = detail?.members.length ?? group?.memberCount ?? 0;
   const lost = view.link.isLost ? "keylane"
     : view.state?.cluster?.kafka?.is_reachable === false ? "Kafka" : null;
-  const canAct = mayWrite && lost === null;
+  const canAct = mayWrite && lost === null && view.state !== null;
   byId("rebalance").disabled = !canAct || !members;
   byId("reset").disabled = !canAct || members > 0;
   byId("switches").disabled = !canAct;
   const why = !mayWrite ? reason
     : lost ? `Nothing can be changed before ${lost} can be reached again.`
+    : !view.state ? "Nothing can be changed before the first state is there."
     : members ? `Reset offsets: stop the group first, it has ${count(members, "member")}.` : "";
   setText(byId("why-not"), byId("group-actions").hidden ? "" : why);
 }

@@ -61,8 +61,9 @@ def begin_group(name: str, context: Context) -> ConsumerGroup:
     group.load(table.of_group(name).values())
     if group.members:
         group.still_until_s = math.inf
-        ids = {identity: member.member_id for identity, member in group.members.items()}
-        context.event_log.note_members(name, ids, is_first=False)  # they were there before
+    # They were there before. Without any, the first that a sample finds has joined just now.
+    ids = {identity: member.member_id for identity, member in group.members.items()}
+    context.event_log.note_members(name, ids, is_first=False)
     context.consumer_groups.begin(name, table, group)
     return group
 
