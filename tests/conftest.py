@@ -28,7 +28,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.en
 def _logging_as_it_was() -> Iterator[None]:
     """Put back the levels that a command sets for its process: the next test counts lines."""
     loggers = [logging.getLogger(name) for name in ("keylane", "aiokafka")]
-    before = [(one, one.level, one.propagate, one.handlers) for one in loggers]
+    before = [(one, one.level, one.propagate, list(one.handlers)) for one in loggers]
     yield
     for one, level, propagate, handlers in before:
         one.setLevel(level)

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -240,7 +241,7 @@ class Fetcher:
 
     def _hand_over(self, outcome: FetchOutcome, read: Future[ReadBatches]) -> None:
         """Have the loop take what the thread has read. Called in the thread, in their order."""
-        if not self._loop.is_closed():
+        with suppress(RuntimeError):  # the loop is closed: nothing waits for the records
             self._loop.call_soon_threadsafe(self._take_read, outcome, read)
 
     def _take_read(self, outcome: FetchOutcome, read: Future[ReadBatches]) -> None:

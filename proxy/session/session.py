@@ -325,6 +325,8 @@ class ClientSession(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the session: the client is gone."""
+        # It takes and answers nothing any more; asyncio's own for TLS raises when it is asked.
+        self._transport = None
         self.close(str(exc) if exc else "closed by the client")
 
     def pause_writing(self) -> None:

@@ -8,9 +8,12 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 from tests.programs import find_or_skip
 from tools.go_tools import HELM
 
+pytestmark = pytest.mark.timeout(1000)  # Helm may have to be built first
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 

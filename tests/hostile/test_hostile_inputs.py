@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import time
+import gc
+import math
+from collections.abc import Iterator
 
 import pytest
 
@@ -18,12 +20,21 @@ INPUTS = 100
 SEED = 20261123
 
 
+@pytest.fixture
+def _others_frozen() -> Iterator[None]:
+    """Collect nothing of other tests: a whole second of it would count as an input's time."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.mark.timeout(400)  # kernels may have to be compiled first
+@pytest.mark.usefixtures("_others_frozen")
 def test_decoders_read_or_refuse_hostile_inputs() -> None:
     """Every decoder meets some hundred inputs: no exception but the declared ones."""
     count = INPUTS * len(TARGETS)
 
-    tally = run_numbers(SEED, 0, count, deadline_s=time.monotonic() + 300, note=lambda _: None)
+    tally = run_numbers(SEED, 0, count, deadline_s=math.inf, note=lambda _: None)
 
     assert [(one.target, one.number, one.text) for one in tally.findings] == []
     assert tally.inputs == count

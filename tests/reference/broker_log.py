@@ -55,7 +55,8 @@ class BrokerLog:
     error_code: int = 0
     lost_count: int = 0
     """So many fetches to come fail with a lost connection."""
-    waiters: set[asyncio.Future[None]] = field(default_factory=set)
+    waiters: dict[asyncio.Future[None], None] = field(default_factory=dict)
+    """In the order in which they wait, which is that of their answers."""
     fetches: list[int] = field(default_factory=list)
     """Offsets of all fetches so far."""
     open_count: int = 0
@@ -266,7 +267,7 @@ class LogSource:
             if raw.error_code or raw.records or left_s <= 0:
                 return raw
             future = asyncio.get_running_loop().create_future()
-            log.waiters.add(future)
+            log.waiters[future] = None
             await asyncio.wait([future], timeout=left_s)
 
     def close(self) -> None:

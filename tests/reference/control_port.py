@@ -7,7 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -240,12 +240,16 @@ def control_port_in_thread(**config: Any) -> Iterator[ControlPort]:
         finally:
             ready.set()
 
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    def run() -> None:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:  # ends what is left of tasks
+            runner.run(serve())
+
+    thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
         assert ready.wait(60) and ports, "the port opens"
         yield ports[0]
     finally:
-        loop.call_soon_threadsafe(stop.set)
+        with suppress(RuntimeError):  # it has ended by itself
+            loop.call_soon_threadsafe(stop.set)
         thread.join(60)
-        loop.close()

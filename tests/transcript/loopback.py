@@ -23,7 +23,7 @@ from keylane.proxy.topics.range_table import RangeTableHolder
 from keylane.proxy.topics.range_views import RangeViews
 from keylane.wire.header import write_request
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 """A test that waits longer hangs."""
 TAKEN_BYTES = 1 << 20
 """Receive buffer of a client (SO_RCVBUF). Systems grow it up to 32 MiB for those that read."""
@@ -99,6 +99,7 @@ class World:
         self.client: Client
         self.connect: Client
         self.refuse_broker = False
+        self.is_linked = False
 
     @property
     def session(self) -> ClientSession:
@@ -159,7 +160,9 @@ async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncI
     async def connect() -> UpstreamLink:
         if world.refuse_broker:
             raise BrokerUnreachable("broker at nowhere")
-        return await UpstreamLink.open("127.0.0.1", port, response_bytes_max=1 << 26)
+        link = await UpstreamLink.open("127.0.0.1", port, response_bytes_max=1 << 26)
+        world.is_linked = True
+        return link
 
     def accept() -> ClientSession:
         world.sessions.append(
@@ -178,13 +181,21 @@ async def running(*, request_bytes_max: int = 1 << 20, **options: Any) -> AsyncI
     place = listener.sockets[0].getsockname()
     side = await asyncio.to_thread(connected, place)
     world.client = Client(*await asyncio.open_connection(sock=side, limit=1 << 20))
+    # The system connects the client before the listener has taken it.
+    await world.until(lambda: bool(world.sessions))
     try:
         yield world
     finally:
+        # Aborted, for bytes that wait would keep a closed transport open beyond the loop's end.
         for session in world.sessions:
             session.close("test ends")
-        world.client.writer.close()
+            if session._transport is not None:
+                session._transport.abort()
+        world.client.writer.transport.abort()
         listener.close()
-        upstream.close()
-        if world.broker.writer is not None:
+        # A link may be open before the broker has taken it.
+        if world.is_linked or world.broker.writer is not None:
             await asyncio.wait_for(world.broker.lost.wait(), WAIT_S)
+        if world.broker.writer is not None:
+            world.broker.writer.transport.abort()
+        upstream.close()

@@ -138,7 +138,8 @@ async def test_a_client_without_the_right_gets_no_more(caplog) -> None:
     found = await call(context, DELETE, 2, topics(("orders", {3: 1})))
 
     check(results(("orders", {3: (-1, DENIED)})), found)
-    assert caplog.text == ""
+    # asyncio logs what the garbage of other tests was about, whenever it is collected.
+    assert not [record for record in caplog.records if record.name.startswith("keylane")]
 
 
 @pytest.mark.parametrize("code", [0, UNKNOWN, DENIED])

@@ -314,8 +314,9 @@ async def test_a_generation_that_was_not_seen_is_asked_to_join_again(caplog) -> 
     assert first["error_code"] == REBALANCING
     assert passed
     assert context.stats.assignments_unplanned == 2
-    assert len(caplog.records) == 1
-    assert f"group={GROUP}" in caplog.text
+    # asyncio may log something that another test has left and that is collected only now.
+    (line,) = [record for record in caplog.records if record.name.startswith("keylane")]
+    assert f"group={GROUP}" in line.getMessage()
 
 
 async def test_an_old_generation_keeps_the_clients_plan() -> None:

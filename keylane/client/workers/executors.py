@@ -232,6 +232,11 @@ class ThreadExecutor:
         self._crew.close()
 
 
+CHILDREN: Final = threading.Lock()
+"""`Process.start` takes the exit codes of all children that have ended. Until it has noted one, the
+thread that waits for that child finds no process and no exit code."""
+
+
 class _Child:
     """A process that runs the handler, and the pipe to it."""
 
@@ -244,7 +249,8 @@ class _Child:
         resource_tracker.ensure_running()  # its own start would unblock them again
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
-            self.process.start()
+            with CHILDREN:
+                self.process.start()
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         end.close()  # else its death would not close the pipe
@@ -257,12 +263,13 @@ class _Child:
 
     def kill(self) -> int | None:
         """End it at once; return its exit code."""
-        if self.process.is_alive():
-            self.process.kill()
-        self.process.join()
-        exit_code = self.process.exitcode
+        with CHILDREN:
+            if self.process.is_alive():
+                self.process.kill()
+            self.process.join()
+            exit_code = self.process.exitcode
+            self.process.close()
         self.pipe.close()
-        self.process.close()
         return exit_code
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 
 import pytest
@@ -15,11 +16,14 @@ from tests.unit.client.conftest import StageFactory
 from tests.unit.client.test_consumer_reads import batch, read
 
 PART, OTHER = TopicPartition("t", 0), TopicPartition("t", 1)
+WAIT_S = 60.0
+"""A test that waits longer hangs."""
+WAIT_MS = 1000 * WAIT_S
 
 
 async def asked(cluster: FakeCluster, fetch_count: int) -> None:
     """Wait until so many fetches came: the answers of all but the last are taken."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_S):
         while len(cluster.fetches) < fetch_count:  # noqa: ASYNC110 - a list has no event
             await asyncio.sleep(0)
 
@@ -31,7 +35,7 @@ async def test_a_poll_has_a_bound_for_each_partition(stage: StageFactory) -> Non
         cluster.append(part, batch(0, 10))
     here = await stage(cluster, assign=[PART, OTHER])
 
-    first = await here.consumer.getmany(timeout_ms=5_000, max_partition_records=3)
+    first = await here.consumer.getmany(timeout_ms=WAIT_MS, max_partition_records=3)
     second = await here.consumer.getmany(max_records=5, max_partition_records=3)
 
     assert {part: list(found.offsets) for part, found in first.items()} == {
@@ -49,7 +53,7 @@ async def test_no_answer_overtakes_one_that_the_thread_reads(
 
     def read_late(outcome: FetchOutcome) -> ReadBatches:
         if outcome.whole is not None and outcome.whole.compressed_bytes:
-            assert may_read.wait(10)
+            assert may_read.wait(WAIT_S)
         return read_batches(outcome)
 
     monkeypatch.setattr(fetcher, "read_batches", read_late)
@@ -90,18 +94,23 @@ async def test_a_stop_drops_what_the_thread_has_not_read(
     may_read = threading.Event()
 
     def read_late(outcome: FetchOutcome) -> ReadBatches:
-        assert may_read.wait(10)
+        assert may_read.wait(WAIT_S)
         return read_batches(outcome)
 
     monkeypatch.setattr(fetcher, "read_batches", read_late)
+    gc.collect()  # asyncio logs what the garbage of other tests was about: here, not below
+    caplog.clear()
     cluster = FakeCluster()
     for part in (PART, OTHER):
         cluster.append(part, batch(0, 50_000, form="lz4"))
     here = await stage(cluster, assign=[PART, OTHER])
     await asked(cluster, 2)
+    threads = here.session.fetcher._threads
 
     await here.consumer.stop()
     may_read.set()
+    # The thread hands over what it has read, on a loop that must not be closed by then.
+    await asyncio.to_thread(threads.shutdown)
     await asyncio.sleep(0)
 
     assert not caplog.records
@@ -115,17 +124,21 @@ async def test_records_that_wait_are_given_before_a_position_is_found_anew(
     cluster.append(PART, batch(0, 10))
     here = await stage(cluster, assign=[PART], auto_offset_reset="latest", retry_backoff_ms=1)
     here.consumer.seek(PART, 0)
-    first = await here.consumer.getmany(timeout_ms=5_000, max_records=4)
+    first = await here.consumer.getmany(timeout_ms=WAIT_MS, max_records=4)
     cluster.starts[PART] = 20
     cluster.logs[PART].clear()
     cluster.append(PART, batch(20, 5))
     await asked(cluster, len(cluster.fetches) + 2)
 
-    rest = await here.consumer.getmany(timeout_ms=5_000)
+    rest = await here.consumer.getmany(timeout_ms=WAIT_MS)
 
     assert [list(found.offsets) for found in (first[PART], rest[PART])] == [
         [0, 1, 2, 3],
         [4, 5, 6, 7, 8, 9],
     ]
+    # The next answer ends the old position. Until then it is behind what was given.
+    async with asyncio.timeout(WAIT_S):
+        while (position := await here.consumer.position(PART)) == 10:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+    assert position == 25
     assert (await here.consumer.getmany(timeout_ms=20)).count == 0
-    assert await here.consumer.position(PART) == 25

@@ -45,10 +45,10 @@ async def test_a_load_does_not_wait_for_its_connections(monkeypatch) -> None:
     monkeypatch.setattr(own_topic, "AIOKafkaConsumer", SlowToClose)
     table = OffsetTable(partition_count=1, individual_commits_max=10)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         ends = await store.read_partitions(own_topic.OwnTopicClients(""), [0], table)
 
     assert ends == {0: 0} and not SlowToClose.stopped.is_set()
     SlowToClose.may_end.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await SlowToClose.stopped.wait()

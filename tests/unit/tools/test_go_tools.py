@@ -18,6 +18,8 @@ def no_helm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without Helm; the folder is its whole PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(HELM.variable, raising=False)
+    # A shell complains on stderr of a locale that the machine lacks.
+    monkeypatch.setenv("LC_ALL", "C")
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
     return tmp_path
 

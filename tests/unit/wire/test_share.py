@@ -263,5 +263,6 @@ def test_counts_that_lie_take_no_memory(version: int, count: int) -> None:
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert refused > len(body) // 2
-        # A list of 200,000 entries takes 1.6 MB. What other threads take meanwhile counts, too.
-        assert peak_bytes < 200_000
+        # A list of 200,000 entries takes 1.6 MB, what is read here 5 KB. What other threads take
+        # meanwhile counts, too, and so does a trace that is logged for garbage of another test.
+        assert peak_bytes < 1_000_000

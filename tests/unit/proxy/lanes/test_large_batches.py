@@ -54,7 +54,8 @@ def test_a_batch_beyond_its_share_is_refused_once(
 
     with caplog.at_level(logging.WARNING):
         run_virtual(main)
-    (record,) = caplog.records
+    # asyncio logs what the garbage of other tests was about, whenever it is collected.
+    (record,) = (each for each in caplog.records if each.name.startswith("keylane"))
     assert "batch refused: its lanes stop there topic=orders partition=0 offset=2" in (
         record.message
     )

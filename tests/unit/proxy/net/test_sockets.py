@@ -71,9 +71,10 @@ async def test_a_client_that_has_left_while_it_is_not_read() -> None:
 @on_linux
 async def test_a_brokers_connection_is_probed() -> None:
     """Beside the probes, bytes that were sent must be acknowledged in the same two minutes."""
-    served = asyncio.Event()
+    is_accepted, served = asyncio.Event(), asyncio.Event()
 
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        is_accepted.set()
         await served.wait()
         writer.close()
 
@@ -84,6 +85,8 @@ async def test_a_brokers_connection_is_probed() -> None:
 
     found = options_of(link._transport.get_extra_info("socket"))
 
+    # A listener that closes while it accepts would leave the connection open.
+    await is_accepted.wait()
     link.close()
     served.set()
     broker.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from kio.schema.metadata.v12.response import MetadataResponse
 from kio.static.primitive import i32Timedelta
 
 from keylane.errors import LoginRefused, UpstreamLost
-from keylane.proxy.net.answer_times import Patience
+from keylane.proxy.net.answer_times import Address, Patience
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.security.service_login import ServiceLogin
 from keylane.proxy.net.upstream import ServiceLink, UpstreamLink, answer_of
@@ -27,6 +28,13 @@ EMPTY_METADATA = b"\x00" + write_message(
     MetadataResponse(throttle_time=i32Timedelta.parse(timedelta(0)), brokers=(), topics=())
 )
 API_VERSIONS_BODY = struct.pack(">hi", 0, 1) + struct.pack(">hhh", 3, 0, 13)
+
+
+class Unhurried(Patience):
+    """A test is the broker here: a machine that stalls for five seconds is not its silence."""
+
+    def seconds(self, address: Address) -> float:
+        return 3600.0
 
 
 @asynccontextmanager
@@ -50,7 +58,7 @@ async def opened(broker: Broker, port: int, body: bytes = API_VERSIONS_BODY) -> 
                 port,
                 client_id="keylane",
                 response_bytes_max=1 << 20,
-                patience=Patience(),
+                patience=Unhurried(),
             )
         )
         _, correlation_id = await broker.request()
@@ -78,6 +86,7 @@ async def test_answers_go_to_their_callers() -> None:
                 broker.answer((await broker.request())[1], body)
 
         assert [bytes(task.result()) for task in both] == [b"one", b"two"]
+        link.close()
 
 
 async def test_a_typed_request() -> None:
@@ -91,6 +100,7 @@ async def test_a_typed_request() -> None:
             broker.answer((await broker.request())[1], b"\x00" + write_message(answer))
 
         assert asked.result() == answer
+        link.close()
 
 
 async def test_an_answer_that_cannot_be_read_is_a_lost_broker() -> None:
@@ -102,6 +112,7 @@ async def test_an_answer_that_cannot_be_read_is_a_lost_broker() -> None:
 
         with pytest.raises(UpstreamLost, match="request 3"):
             await asked
+        link.close()
 
 
 async def test_a_broker_that_answers_nonsense_first() -> None:
@@ -143,11 +154,11 @@ async def test_a_request_without_an_answer_in_time_ends_the_connection() -> None
 
 async def test_a_closed_port_is_a_lost_broker() -> None:
     """With the address in the message."""
-    async with listening() as (_, port):
-        pass
-
-    with pytest.raises(UpstreamLost, match=f"127.0.0.1:{port}"):
-        await UpstreamLink.open("127.0.0.1", port, response_bytes_max=1 << 20)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # and not listening: no other process gets the port
+        port = silent.getsockname()[1]
+        with pytest.raises(UpstreamLost, match=f"127.0.0.1:{port}"):
+            await UpstreamLink.open("127.0.0.1", port, response_bytes_max=1 << 20)
 
 
 @pytest.mark.parametrize("data", [struct.pack(">i", -1), struct.pack(">i", 1 << 30)])
@@ -251,7 +262,7 @@ async def test_a_first_login_that_is_refused_leaves_no_connection() -> None:
             client_id="keylane",
             response_bytes_max=1 << 20,
             login=cast("ServiceLogin", Refused(1.0)),
-            patience=Patience(),
+            patience=Unhurried(),
         )
         task = asyncio.ensure_future(opening)  # noqa: TID251 - the test awaits it itself
         broker.answer((await broker.request())[1], API_VERSIONS_BODY)

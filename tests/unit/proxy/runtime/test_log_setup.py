@@ -140,5 +140,6 @@ def test_a_command_that_looks_mutes_the_log_and_leaves_it_as_it_was(caplog) -> N
         for logger in loggers:
             logger.critical("inside")
 
-    assert caplog.records == []
+    # The logger of asyncio may have what a collection finds of other tests.
+    assert [r for r in caplog.records if r.name.startswith(("keylane", LIBRARY))] == []
     assert [logging.getLogger(name).level for name in ("keylane", LIBRARY)] == levels

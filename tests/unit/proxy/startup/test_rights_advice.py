@@ -53,7 +53,8 @@ class Brokers:
 
 
 def lines(caplog: Any, level: int) -> list[str]:
-    return [record.getMessage() for record in caplog.records if record.levelno == level]
+    own = [record for record in caplog.records if record.name == "keylane.security"]
+    return [record.getMessage() for record in own if record.levelno == level]
 
 
 async def test_others_that_may_are_named_with_what_to_run(caplog) -> None:

@@ -12,6 +12,9 @@ import pytest
 from tests.reference.control_port import TOPICS, control_port_in_thread
 
 CONFIG = """
+# In the place of 10 s: a machine may stand still for as long.
+request-timeout = 60
+
 [checks.positive_data_acceptance]
 # A body may fit the schema and still name a topic that is not there (422), keys that somebody else
 # has (409), or no version (428) or an old one (412).

@@ -6,7 +6,7 @@ import asyncio
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -27,17 +27,27 @@ def authority(tmp_path: Path) -> Authority:
 
 @asynccontextmanager
 async def echoing(context: ssl.SSLContext) -> AsyncIterator[int]:
-    """A TLS server that gives back one byte."""
+    """A TLS server that gives back one byte; at the end its connections are closed."""
+    serving: set[asyncio.Task[None] | None] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())
         writer.write(await reader.read(1))
-        writer.close()
+        await shut(writer)
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
+        await asyncio.gather(*filter(None, serving), return_exceptions=True)
+
+
+async def shut(writer: asyncio.StreamWriter) -> None:
+    """Close it, and wait for its socket: one that outlives the loop is reported in a later test."""
+    writer.close()
+    with suppress(OSError):  # errors of TLS and of the connection
+        await writer.wait_closed()
 
 
 async def name_of(port: int, context: ssl.SSLContext, *, host: str = "localhost") -> str:
@@ -52,12 +62,23 @@ async def name_of(port: int, context: ssl.SSLContext, *, host: str = "localhost"
         subject = writer.get_extra_info("peercert")["subject"]
         return str(subject[0][0][1])
     finally:
-        writer.close()
+        await shut(writer)
 
 
 def client(authority: Authority, certificate: Path | None = None) -> ReloadingContext:
     file = str(certificate) if certificate else None
     return open_upstream_context(str(authority.ca), file, None, verify_hostname=True)
+
+
+def put(path: Path, data: bytes) -> None:
+    """Put a new file in the place of another one, as Kubernetes does.
+
+    A file that is written again may keep its size and, within a tick of the kernel's clock, its
+    time: then no reader can see the change.
+    """
+    new = path.with_suffix(".new")
+    new.write_bytes(data)
+    new.replace(path)
 
 
 async def test_a_new_certificate_is_for_new_connections(tmp_path, authority) -> None:
@@ -67,7 +88,7 @@ async def test_a_new_certificate_is_for_new_connections(tmp_path, authority) -> 
     context = open_listener_context(str(file), None, None)
     async with echoing(context) as port:
         assert (context.poll(), await name_of(port, client(authority))) == (False, "first")
-        file.write_bytes(authority.issue("second").read_bytes())
+        put(file, authority.issue("second").read_bytes())
 
         seen = [await name_of(port, client(authority)), context.poll(), context.poll()]
 
@@ -91,7 +112,7 @@ async def test_files_that_cannot_be_used_change_nothing(
             case "empty":
                 file.write_bytes(b"")
             case "another key":
-                key.write_bytes(other)
+                put(key, other)
             case "gone":
                 file.unlink()
 
@@ -99,7 +120,7 @@ async def test_files_that_cannot_be_used_change_nothing(
         assert await name_of(port, client(authority)) == "good"
         assert caplog.text.count("certificate kept") == 1
         for path in (file, key):
-            path.write_bytes(other)
+            put(path, other)
         assert context.poll()
         assert await name_of(port, client(authority)) == "other"
 
@@ -117,7 +138,7 @@ async def test_authorities_of_clients_are_replaced(tmp_path, authority) -> None:
         assert await name_of(port, own) == "served"
         with pytest.raises((ssl.SSLError, ConnectionError)):
             await name_of(port, foreign)
-        believed.write_bytes(other.ca.read_bytes())
+        put(believed, other.ca.read_bytes())
         assert context.poll()
 
         assert await name_of(port, foreign) == "served"
