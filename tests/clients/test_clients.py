@@ -62,7 +62,6 @@ def test_six_members_share_two_partitions(
     described = java.run(
         "kafka-consumer-groups",
         *("--bootstrap-server", kafka, "--describe", "--group", group_id, "--offsets"),
-        *("--timeout", "60000"),
     )
 
     verdict = judge(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -150,14 +151,23 @@ class ShareLife:
                 break
             except (Lost, KeyError):
                 await asyncio.sleep(BACKOFF_S)
-        loop = asyncio.get_running_loop()
-        works = [loop.create_task(each()) for each in (self._beats, self._watch)]
+        works = [self._begin(each()) for each in (self._beats, self._watch)]
         await self._member.unwanted.wait()
         for task in (*works, *self._loops.values()):
             task.cancel()
         await asyncio.gather(*works, *self._loops.values(), return_exceptions=True)
         await self._leave()
         self._world.after(0.0, self._member.has_left)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin a task of the process; what it finds is a finding of the run."""
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._note_end)
+        return task
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._world.note_error(f"{self._name}: {error!r}")
 
     # The group.
     async def _beats(self) -> None:
@@ -210,14 +220,11 @@ class ShareLife:
 
     async def _watch(self) -> None:
         """Have a loop for each broker that leads a partition."""
-        loop = asyncio.get_running_loop()
         while True:
             for broker_id in dict.fromkeys(map(self._leader_of, self._assigned)):
                 task = self._loops.get(broker_id)
                 if broker_id in self._client.brokers and (task is None or task.done()):
-                    if task is not None and (error := task.exception()) is not None:
-                        raise error
-                    self._loops[broker_id] = loop.create_task(self._serve(broker_id))
+                    self._loops[broker_id] = self._begin(self._serve(broker_id))
             await asyncio.sleep(BACKOFF_S)
             if any(self._leader_of(index) not in self._client.brokers for index in self._assigned):
                 await self._refresh()

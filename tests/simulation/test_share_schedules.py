@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
 from tests.simulation.chunks import chunks, failures
 from tests.simulation.run import play
+from tests.simulation.share_member import ShareLife
 from tests.simulation.share_mutations import SHARES
 from tests.simulation.share_schedule import draw_hand_overs, draw_received, draw_shares
+from tests.simulation.share_work import Work
 
 SCHEDULES, OF_CI, CHUNK = 400, 30, 10
 HAND_OVERS, HAND_OVERS_OF_CI = 100, 10
@@ -77,6 +80,19 @@ def test_a_mistake_is_found(name: str) -> None:
 
     assert found
     assert not any("TypeError" in each or "AttributeError" in each for each in found)
+
+
+def test_what_a_member_finds_is_a_breach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that a member cannot have is a finding of the run, and no silence of a task."""
+
+    def give(*_: Any) -> list[Work]:
+        raise AssertionError("records not in order")
+
+    monkeypatch.setattr(ShareLife, "_give", give)
+
+    found = play(draw_shares(0)).breaches
+
+    assert any("records not in order" in each for each in found)
 
 
 def test_each_mistake_is_looked_for() -> None:
