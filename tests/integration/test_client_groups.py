@@ -238,6 +238,8 @@ def test_a_member_that_does_not_poll_leaves(protocol, quick, quick_topic) -> Non
             lazy.polls = True
             await stand.until(stand.is_shared)
 
+            assert len(lazy.parts) == len(other.parts) == PARTITIONS // 2
+
     asyncio.run(play())
 
 
@@ -360,9 +362,10 @@ def test_lanes_are_shared_through_keylane(protocol, kafka, shared_keylane, topic
 
     async def play() -> None:
         async with stand_of(shared_keylane.bootstrap, name, protocol) as stand:
-            for member in ("a", "b"):
-                # This broker asks for a heartbeat every 5 s, which must be answered in time.
-                await stand.add(member, session_timeout_s=45.0)
+            # This broker asks for a heartbeat every 5 s, which must be answered in time.
+            members = [await stand.add(name, session_timeout_s=45.0) for name in ("a", "b")]
             await stand.until(lambda: stand.is_shared(32))
+
+            assert [len(member.parts) for member in members] == [16, 16]
 
     asyncio.run(play())

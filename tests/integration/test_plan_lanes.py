@@ -109,3 +109,6 @@ def test_a_plan_for_other_partitions_is_not_served(kafka, keylane, topic, tmp_pa
     with Group(proxy.bootstrap, plain, f"g-{plain}") as others:
         others.add("confluent")
         others.wait_for_values(values)
+
+    assert not group.seen.sightings
+    assert others.seen.values() == dict.fromkeys(values, 1)

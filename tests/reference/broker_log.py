@@ -228,7 +228,7 @@ class LogSource:
         try:
             diverging = self._diverging(offset, last_epoch)
             if diverging is not None:  # before anything is read, as Partition.readRecords
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.001)  # virtual time, as below
                 raw = self._log.read(self._log.log_start, 0, isolation_level)
                 return replace(raw, records=memoryview(b""), diverging=diverging)
             raw = await self._fetch(offset, max_wait_ms, max_bytes, isolation_level)
@@ -246,7 +246,7 @@ class LogSource:
         return found if found.epoch < last_epoch or found.end < offset else None
 
     async def end_of_epoch(self, epoch: int) -> EpochEnd:
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # virtual time, as below
         if self.leader_epoch != self._log.leader_epoch:
             raise UpstreamLost("test: leads no more")
         return self._log.end_of_epoch(epoch)

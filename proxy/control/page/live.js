@@ -78,11 +78,11 @@ function select(groups) {
     return;
   }
   const known = groups.some((one) => one.name === view.selection.name);
-  if (view.selection.kind === "group" && known && view.selection.isOfState === !!view.state) return;
+  if (view.selection.kind === "group" && known && view.selection.hadState === !!view.state) return;
   const shown = groups.filter((one) => feedGroup(one.name) ?? feedShare(one.name));
   const [first] = listed(shown.length ? shown : groups, { search: "", sort: "lag_s" });
   view.selection = first
-    ? { kind: "group", name: first.name, isOfState: !!view.state } : { kind: null, name: null };
+    ? { kind: "group", name: first.name, hadState: !!view.state } : { kind: null, name: null };
 }
 
 function showAnswers(answers) {
@@ -144,7 +144,7 @@ function showActions(group, detail) {
   byId("switches").disabled = !canAct;
   const why = !mayWrite ? reason
     : lost ? `Nothing can be changed before ${lost} can be reached again.`
-    : !view.state ? "Nothing can be changed before the first state is there."
+    : !view.state ? "Nothing can be changed before keylane has sent how its groups are."
     : members ? `Reset offsets: stop the group first, it has ${count(members, "member")}.` : "";
   setText(byId("why-not"), byId("group-actions").hidden ? "" : why);
 }
