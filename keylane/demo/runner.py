@@ -45,8 +45,8 @@ RATE_WINDOW: Final = 4
 ADMIN_TIMEOUT_S: Final = 30.0
 EXCESS_MAX: Final = 1.25
 """Of the busiest member: keylane moves no lane within 1.10, and has measured a part of the show."""
-JUDGED_SECONDS: Final = 40.0
-"""In a shorter show the last kill leaves a few seconds only to measure and to move lanes."""
+JUDGED_SECONDS: Final = 50.0
+"""In a shorter show killed members may still be in the group when keylane is killed."""
 STATES: Final[Mapping[SessionEnd | None, str]] = {
     SessionEnd.KILLED: "killed",
     SessionEnd.LEFT: "left",

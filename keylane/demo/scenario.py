@@ -190,7 +190,9 @@ def plan_beats(settings: ShowSettings) -> tuple[ShowBeat, ...]:
     joiners = (settings.members + 1, settings.members + 2)
     alive.extend(joiners)
     add(0.38, Say("add two more members"), *_starts(joiners, settings))
-    kill(0.54, (1, 2) if settings.members > 1 else ())
+    kill(0.46, (1, 2) if settings.members > 1 else ())
     if settings.kills_proxy:
-        add(0.74, Say("kill -9 of keylane itself, and start it again"), Cue.KILL_PROXY)
+        # The group has given the killed members' lanes to others by then: a plan that a new keylane
+        # makes before it has measured loads goes by counts of lanes, and stays for a minute.
+        add(0.76, Say("kill -9 of keylane itself, and start it again"), Cue.KILL_PROXY)
     return tuple(beats)

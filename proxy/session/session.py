@@ -210,6 +210,7 @@ class ClientSession(asyncio.BufferedProtocol):
 
     def send(self, frame: Buffers) -> asyncio.Future[Frame]:
         """See `Connection`."""
+        self.holding.check_line()
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._send(frame, answer_of(future))
         self.holding.bound(future)
@@ -372,6 +373,7 @@ class ClientSession(asyncio.BufferedProtocol):
             return
         self._stats.requests[route.name] += 1
         slot = self._order.open()
+        self.holding.note_request(header.api_key, slot)
         if is_linked and handler is None:
             self._relay(route, request, slot)
             return
@@ -438,6 +440,7 @@ class ClientSession(asyncio.BufferedProtocol):
         self._update_link()
 
     def _answer(self, slot: Slot, buffers: Buffers) -> None:
+        self.holding.note_answer(slot)
         ready = self._order.fill(slot, buffers)
         if self._is_closed or self._transport is None:
             return

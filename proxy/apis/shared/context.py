@@ -140,7 +140,10 @@ class Connection(Protocol):
     """The name that the broker took; None before a login, and where its name is not known."""
 
     def send(self, frame: Buffers) -> Awaitable[Frame]:
-        """Write to the client's own broker connection now; the answer can be awaited."""
+        """Write to the client's own broker connection now; the answer can be awaited.
+
+        Raises: GroupBusy, if the caller holds a group's lock and the client is joining again.
+        """
 
     def send_unanswered(self, frame: Buffers) -> None:
         """Write a request that has no answer (acks=0)."""

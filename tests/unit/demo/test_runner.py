@@ -1,10 +1,13 @@
-"""keylane/demo/runner.py: the verdict's line on the advice, where there is none."""
+"""keylane/demo/runner.py: the verdict, and the exit code that goes with it."""
 
 from __future__ import annotations
+
+import signal
 
 import pytest
 
 from keylane.advise.errors import AdviceFailed
+from keylane.cli.main import main
 from keylane.demo import runner
 from keylane.demo.forecast import Seen
 
@@ -34,3 +37,12 @@ def test_advice_that_cannot_be_had_is_a_line_of_the_verdict(
 
     assert not check.passed
     assert check.name == "advice: nothing was read within 20 s"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_command_ends_with_the_verdict(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """A check that failed is exit code 1, which a script sees."""
+    monkeypatch.setattr(runner, "run_demo", lambda *_: code)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process keeps its own
+
+    assert main(["demo", "--plain"]) == code

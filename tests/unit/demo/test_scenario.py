@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from keylane.demo.member import SESSION_TIMEOUT_MS
+from keylane.demo.runner import JUDGED_SECONDS
 from keylane.demo.scenario import (
     DRAIN_TIMEOUT_S,
     JOIN_TIMEOUT_S,
@@ -97,6 +99,15 @@ def test_beats_come_in_order_and_inside_the_show() -> None:
 
     assert moments == sorted(moments)
     assert moments[0] > 0 and moments[-1] < SETTINGS.seconds
+
+
+def test_keylane_is_killed_when_killed_members_have_left() -> None:
+    """In a show that is judged: their sessions end before, with seconds left for a rebalance."""
+    beats = plan_beats(replace(SETTINGS, seconds=JUDGED_SECONDS))
+    killed_s = [b.at_s for b in beats for a in b.actions if isinstance(a, KillMember)]
+    (proxy_s,) = (beat.at_s for beat in beats if Cue.KILL_PROXY in beat.actions)
+
+    assert max(killed_s) + SESSION_TIMEOUT_MS / 1000 + 2.0 < proxy_s
 
 
 def test_no_proxy_is_killed_where_there_is_none() -> None:
