@@ -98,7 +98,7 @@ class Settler:
                     await self._look_for_lost(session, progress.start_offset)
             if passed_s > SETTLE_S_MAX:
                 self.is_proven = not is_new
-                return is_new
+                return is_new and not dispatcher.gone
             await asyncio.sleep(POLL_S)
         return True
 
@@ -146,6 +146,8 @@ class Settler:
 
     def _is_fresh(self, passed_s: float) -> bool:
         """Return whether a group without a written state has begun with what is held."""
+        if self._dispatcher.gone:
+            return False  # not finished, for that is written: the broker has yet to give them again
         if self._dispatcher.end_offset < 0:
             return passed_s >= EMPTY_S  # with the first records it is settled once more
         is_first = all(record.count == 1 for record in self._dispatcher.records.values())

@@ -1,4 +1,4 @@
-"""The proof that a session holds all, of a group that had no written state when it settled."""
+"""proxy/share/settler.py: groups that have no written state when they settle."""
 
 from __future__ import annotations
 
@@ -71,3 +71,60 @@ async def test_nothing_is_said_of_a_group_without_a_written_state(monkeypatch) -
     is_alone = await settler.prove(Session())  # type: ignore[arg-type]
 
     assert (is_alone, settler.is_proven) == (True, False)
+
+
+class Intake:
+    """Fetches of a new session: nothing, `silent` times, and then all records that were lost."""
+
+    def __init__(self, dispatcher: Dispatcher, silent: int) -> None:
+        self._dispatcher, self.silent = dispatcher, silent
+
+    async def fetch(self, _session: Any, _count: int) -> None:
+        """Take what the broker gives; each is the first delivery, as none was written."""
+        self.silent -= 1
+        if self.silent < 0:
+            lost = sorted(self._dispatcher.gone)
+            self._dispatcher.acquire(lost, lost, 1, 0.0)
+
+
+class Confirmations:
+    """The broker has no lock that could be released."""
+
+    async def release(self, _session: Any, _first: int, _last: int) -> bool:
+        """Return whether it had."""
+        return False
+
+
+def broken_settler(monkeypatch: pytest.MonkeyPatch, silent: int) -> tuple[Settler, Dispatcher]:
+    """A settler whose session held the log, of a group of which nothing was ever written."""
+    answers = [Progress(UNKNOWN, -1)]
+    settler, _ = settler_of(monkeypatch, answers, held=range(LOG_END))
+    dispatcher = settler._dispatcher
+    dispatcher.lose_all(0.0)
+    assert len(dispatcher.gone) == LOG_END
+    settler._intake = Intake(dispatcher, silent)  # type: ignore[assignment]
+    settler._confirmations = Confirmations()  # type: ignore[assignment]
+    settler.delivery_limit = 5
+    return settler, dispatcher
+
+
+async def test_a_broker_that_is_slow_to_give_records_again_has_not_finished_them(
+    monkeypatch,
+) -> None:
+    """It was killed before it had written anything, and its first answer brings nothing."""
+    settler, dispatcher = broken_settler(monkeypatch, silent=1)
+
+    is_sure = await settler.settle(Session(), 100, lambda: False)  # type: ignore[arg-type]
+
+    assert is_sure and dispatcher.locked_count == LOG_END
+    assert dispatcher.settle(0.0) == []
+
+
+async def test_records_that_do_not_come_again_are_not_waited_for_without_end(monkeypatch) -> None:
+    """Members beside keylane may hold them: after `SETTLE_S_MAX` that is reported."""
+    settler, dispatcher = broken_settler(monkeypatch, silent=1_000)
+
+    is_sure = await settler.settle(Session(), 100, lambda: False)  # type: ignore[arg-type]
+
+    assert not is_sure and not settler.is_proven
+    assert len(dispatcher.gone) == LOG_END
