@@ -54,6 +54,25 @@ async def test_a_session_that_holds_all_is_proven_at_once(monkeypatch) -> None:
     assert (is_alone, settler.is_proven) == (True, True)
 
 
+async def test_an_answer_that_took_long_is_not_the_last_word(monkeypatch) -> None:
+    """A new broker took more than a second for the first one, which says what was before."""
+    late = [Progress(0, LOG_END), Progress(LOG_END, 0)]
+    settler, times = settler_of(monkeypatch, late, held=range(0))
+    settler._dispatcher.end_offset = LOG_END - 1
+    answer = module.ask_progress
+
+    async def ask_slowly(*place: Any) -> Progress:
+        for _ in range(4):  # of 0.4 s each
+            next(times)
+        return await answer(*place)
+
+    monkeypatch.setattr(module, "ask_progress", ask_slowly)
+
+    is_alone = await settler.prove(Session())  # type: ignore[arg-type]
+
+    assert (is_alone, settler.is_proven) == (True, True)
+
+
 async def test_members_beside_keylane_are_found_after_a_second(monkeypatch) -> None:
     """They hold four records, and the coordinator goes on saying so."""
     settler, times = settler_of(monkeypatch, [Progress(0, LOG_END)], held=range(4, LOG_END))
