@@ -28,15 +28,20 @@ class Session:
 
 
 def settler_of(
-    monkeypatch: pytest.MonkeyPatch, answers: list[Progress], *, held: range
+    monkeypatch: pytest.MonkeyPatch, answers: list[Progress], *, held: range, took: int = 0
 ) -> tuple[Settler, Iterator[Any]]:
-    """A settler that holds a part of the log, of a coordinator that repeats its last answer."""
+    """A settler that holds a part of the log, of a coordinator that repeats its last answer.
+
+    took: time of each answer, in steps of the clock of 0.4 s.
+    """
     dispatcher = Dispatcher()
     dispatcher.acquire(list(held), list(held), 1, 0.0)
     said = itertools.chain(answers, itertools.repeat(answers[-1]))
-    times = itertools.count(0.0, 0.4)
+    times: Iterator[float] = itertools.count(0.0, 0.4)
 
     async def ask(*_: Any) -> Progress:
+        for _step in range(took):
+            next(times)
         return next(said)
 
     monkeypatch.setattr(module, "ask_progress", ask)
@@ -55,18 +60,10 @@ async def test_a_session_that_holds_all_is_proven_at_once(monkeypatch) -> None:
 
 
 async def test_an_answer_that_took_long_is_not_the_last_word(monkeypatch) -> None:
-    """A new broker took more than a second for the first one, which says what was before."""
+    """A new broker takes more than a second, and its first answer says what was before."""
     late = [Progress(0, LOG_END), Progress(LOG_END, 0)]
-    settler, times = settler_of(monkeypatch, late, held=range(0))
+    settler, _ = settler_of(monkeypatch, late, held=range(0), took=4)
     settler._dispatcher.end_offset = LOG_END - 1
-    answer = module.ask_progress
-
-    async def ask_slowly(*place: Any) -> Progress:
-        for _ in range(4):  # of 0.4 s each
-            next(times)
-        return await answer(*place)
-
-    monkeypatch.setattr(module, "ask_progress", ask_slowly)
 
     is_alone = await settler.prove(Session())  # type: ignore[arg-type]
 
