@@ -59,11 +59,11 @@ class LockHolders:
         if begun is not None:
             self._tasks.discard(begun)
 
-    def check_line(self) -> None:
-        """Call before a question to the broker. Raises: GroupBusy, if it may not be asked now.
+    def expect_no_join(self) -> None:
+        """Call before a question to the broker.
 
-        The client goes on beside work of keylane's own, and may have joined again since that had
-        its lock.
+        The client goes on beside work of keylane's own, and may have joined again since the lock
+        was taken. Raises: GroupBusy, for a holder whose question would go behind that request.
         """
         if self._joins and self._tasks and asyncio.current_task() in self._tasks:
             raise GroupBusy("the member is joining again")

@@ -210,7 +210,7 @@ class ClientSession(asyncio.BufferedProtocol):
 
     def send(self, frame: Buffers) -> asyncio.Future[Frame]:
         """See `Connection`."""
-        self.holding.check_line()
+        self.holding.expect_no_join()
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._send(frame, answer_of(future))
         self.holding.bound(future)

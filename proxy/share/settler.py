@@ -147,7 +147,7 @@ class Settler:
     def _is_fresh(self, passed_s: float) -> bool:
         """Return whether a group without a written state has begun with what is held."""
         if self._dispatcher.gone:
-            return False  # not finished, for that is written: the broker has yet to give them again
+            return False  # what is finished is written: the broker has yet to give these again
         if self._dispatcher.end_offset < 0:
             return passed_s >= EMPTY_S  # with the first records it is settled once more
         is_first = all(record.count == 1 for record in self._dispatcher.records.values())

@@ -7,7 +7,6 @@ group's other members have joined, and those commit before they do.
 
 from __future__ import annotations
 
-import time
 import urllib.request
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
@@ -16,14 +15,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from keylane.assignor.protocol import Subscription, write_subscription
 from keylane.keyrange.lane import LaneLayout
+from keylane.wire.header import ApiKey
 from tests.integration.keylane_process import PATIENCE, KeylaneProcess
-from tests.integration.share_wire import PlainWire, call
+from tests.integration.share_wire import PlainWire, call, wait_until
+from tests.integration.test_group_handover import stable_offsets
 from tests.reference.broker_log import keys_of_lane
 
-OFFSET_COMMIT: Final = 8
-JOIN: Final = 11
-HEARTBEAT: Final = 12
-SYNC: Final = 14
 LANES: Final = 4
 SESSION_MS: Final = 60_000
 
@@ -48,7 +45,7 @@ class Member:
         """Return the answer of JoinGroup, which waits for the others."""
         metadata = write_subscription(Subscription(version=0, topics=(self.topic,)))
         answer = call(
-            self._wire, JOIN, 2,
+            self._wire, ApiKey.JOIN_GROUP, 2,
             group_id=self.group, session_timeout=SESSION_MS, rebalance_timeout=SESSION_MS,
             member_id=self.member_id, protocol_type="consumer",
             protocols=[{"name": "range", "metadata": metadata}],
@@ -59,12 +56,12 @@ class Member:
     def sync(self, members: list[str]) -> int:
         """Return the error code of SyncGroup; members: of the leader's plan, which is keylane's."""
         plan = [{"member_id": member, "assignment": b""} for member in members]
-        answer = self._call(SYNC, 1, assignments=plan)
+        answer = self._call(ApiKey.SYNC_GROUP, 1, assignments=plan)
         return int(answer.error_code)
 
     def beat_and_join(self) -> Any:
         """Return the answer of JoinGroup, sent as soon as a heartbeat is answered."""
-        assert int(self._call(HEARTBEAT, 1).error_code) == 0
+        assert int(self._call(ApiKey.HEARTBEAT, 1).error_code) == 0
         return self.join()
 
     def commit(self, positions: dict[int, int]) -> set[int]:
@@ -74,7 +71,7 @@ class Member:
             for lane, position in positions.items()
         ]
         answer = call(
-            self._wire, OFFSET_COMMIT, 6,
+            self._wire, ApiKey.OFFSET_COMMIT, 6,
             group_id=self.group, member_id=self.member_id,
             generation_id_or_member_epoch=self.generation_id,
             topics=[{"name": self.topic, "partitions": partitions}],
@@ -102,17 +99,10 @@ def join_both(leader: Member, other: Member, pool: ThreadPoolExecutor) -> None:
     assert syncing.result() == 0
 
 
-def wait_for_joins(proxy: KeylaneProcess, count: int) -> None:
-    """Wait until keylane has passed on so many JoinGroup requests since its start."""
-    deadline_s = time.monotonic() + 20.0 * PATIENCE
-    wanted = f'keylane_requests_total{{api="JoinGroup"}} {count:.1f}\n'.encode()
-    while True:
-        with urllib.request.urlopen(f"http://{proxy.control}/metrics", timeout=60) as answer:
-            text = answer.read()
-        if wanted in text:
-            return
-        assert time.monotonic() < deadline_s, text.decode()
-        time.sleep(0.01)  # a counter has no event
+def has_passed_on_a_join(proxy: KeylaneProcess) -> bool:
+    """Return whether one JoinGroup has come since its start."""
+    with urllib.request.urlopen(f"http://{proxy.control}/metrics", timeout=60) as answer:
+        return b'keylane_requests_total{api="JoinGroup"} 1.0\n' in answer.read()
 
 
 def read_a_lane(bootstrap: str, topic: str) -> None:
@@ -122,16 +112,6 @@ def read_a_lane(bootstrap: str, topic: str) -> None:
         consumer.assign([TopicPartition(topic, 1, 0)])
         message = consumer.poll(30.0 * PATIENCE)
         assert message is not None and message.error() is None
-    finally:
-        consumer.close()
-
-
-def committed(bootstrap: str, group: str, topic: str) -> int:
-    """Return the group's own offset of the partition, as Kafka has it."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group})
-    try:
-        (found,) = consumer.committed([TopicPartition(topic, 0)], 30.0 * PATIENCE)
-        return int(found.offset)
     finally:
         consumer.close()
 
@@ -162,10 +142,11 @@ def test_a_member_that_joins_behind_its_first_heartbeat_after_a_restart(
             read_a_lane(proxy.bootstrap, name)
 
             rejoined: Future[Any] = pool.submit(leader.beat_and_join)
-            wait_for_joins(proxy, 1)
+            # Its heartbeat has begun the late commit, which has the group's lock by then.
+            wait_until(lambda: has_passed_on_a_join(proxy), "a JoinGroup that is passed on")
 
             assert other.commit({3: LANES}) == {0}
-            assert committed(kafka, group, name) == LANES, "the first lane has nothing more"
+            assert stable_offsets(kafka, group, name, 1) == [LANES], "lane 0 has nothing more"
             assert int(other.join().error_code) == 0
             assert int(rejoined.result().error_code) == 0
         finally:
