@@ -170,6 +170,10 @@ class JobFailed(KeylaneError):
     """A Spark job failed after it had started; the text is Spark's own first line."""
 
 
+class StorageFailed(KeylaneError):
+    """A file system of Spark's fails or refuses; the text names the file and the cause."""
+
+
 class AssignmentInvalid(KeylaneError):
     """A standalone assignment breaks a bound; the text names client, topic and partition."""
 

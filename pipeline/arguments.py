@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from keylane.errors import ConfigInvalid
+from keylane.errors import ConfigInvalid, JobFailed, SparkUnavailable, StorageFailed
 from keylane.pipeline.job import open_session
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 EXIT_BAD: Final = 2
 """Bad input, or nothing to start with."""
+EXIT_SPARK: Final = 3
+"""Spark, its cluster or its storage failed: the same command may work later."""
 
 
 def kafka_options(command: Command) -> Command:
@@ -60,10 +62,13 @@ def read_pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-def fail(job_name: str, error: Exception, exit_code: int = EXIT_BAD) -> int:
+def fail(job_name: str, error: Exception, exit_code: int | None = None) -> int:
     """Write on one line of stderr why a job cannot go on; return its exit code."""
     sys.stderr.write(f"keylane spark {job_name}: {error}\n")
-    return exit_code
+    if exit_code is not None:
+        return exit_code
+    is_spark = isinstance(error, JobFailed | SparkUnavailable | StorageFailed)
+    return EXIT_SPARK if is_spark else EXIT_BAD
 
 
 def start_session(app_name: str, *, master: str, conf: Sequence[str]) -> SparkSession:
