@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from py4j.protocol import Py4JError
 
 from keylane.errors import ConfigInvalid, JobFailed, KafkaUnavailable
-from keylane.pipeline.job import first_line
+from keylane.pipeline.job import first_line, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ class _SparkAdmin:
     def __init__(
         self, spark: SparkSession, bootstrap: str, options: Mapping[str, str] | None
     ) -> None:
-        self._jvm, self._bootstrap = _jvm_of(spark), bootstrap
+        self._jvm, self._bootstrap = jvm_of(spark), bootstrap
         settings = _client_settings(self._jvm, bootstrap, options or {})
         try:
             self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(settings)
@@ -157,7 +157,7 @@ def partitions_with_records(
     """
     if not partitions:
         return []
-    jvm = _jvm_of(spark)
+    jvm = jvm_of(spark)
     with _consumer(jvm, chosen) as consumer:
         return [at for at in partitions if _has_record(jvm, consumer, chosen, at)]
 
@@ -209,8 +209,3 @@ def _client_settings(jvm: Any, bootstrap: str, options: Mapping[str, str]) -> An
     settings.put("default.api.timeout.ms", str(ASK_TIMEOUT_MS))
     settings.put("request.timeout.ms", str(ASK_TIMEOUT_MS // 2))
     return settings
-
-
-def _jvm_of(spark: SparkSession) -> Any:
-    """Return Spark's JVM, in the way in which all of Spark's own Python reaches it."""
-    return cast("Any", spark.sparkContext._jvm)  # noqa: SLF001

@@ -23,6 +23,7 @@ import click
 
 from keylane.errors import ConfigInvalid, StorageFailed
 from keylane.files import replacing
+from keylane.pipeline.job import first_line, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,8 +172,8 @@ class HadoopFolder(Folder):
 
     def __init__(self, spark: SparkSession, uri: str) -> None:
         self._spark, self._uri = spark, uri.rstrip("/")
+        self._jvm: Any = jvm_of(spark)
         context: Any = spark.sparkContext
-        self._jvm: Any = context._jvm  # noqa: SLF001  # the way of all of PySpark
         self._conf: Any = context._jsc.hadoopConfiguration()  # noqa: SLF001
         path = self._path("")
         from py4j.protocol import Py4JError
@@ -180,7 +181,7 @@ class HadoopFolder(Folder):
         try:
             self._system: Any = path.getFileSystem(self._conf)
         except Py4JError as error:
-            raise ConfigInvalid(f"{uri}: {_cause(error)}") from None
+            raise ConfigInvalid(f"{uri}: {first_line(error)}") from None
 
     @property
     def uri(self) -> str:
@@ -259,13 +260,7 @@ class HadoopFolder(Folder):
             return work()
         except Py4JError as error:
             place = f"{self._uri}/{name}" if name else self._uri
-            raise StorageFailed(f"{place}: {_cause(error)}") from None
-
-
-def _cause(error: Exception) -> str:
-    from keylane.pipeline.job import first_line
-
-    return first_line(error)
+            raise StorageFailed(f"{place}: {first_line(error)}") from None
 
 
 def _local_path(text: str) -> str:

@@ -1,10 +1,11 @@
 """`keylane spark profile`: what the keys of a topic weigh, once or as it grows.
 
-Exit codes: 0 done, 2 bad input or Spark failed (one line on stderr).
+Exit codes: 0 done, 2 bad input, 3 Spark failed (one line on stderr).
 """
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -103,14 +104,15 @@ def run_profile_command(args: SimpleNamespace) -> int:
                     f" topic {args.topic} has {chosen.partition_count}"
                 )
             if args.follow:
-                run_rolling(
-                    spark,
-                    chosen,
-                    SliceStore(args.out, slice_s=args.slice, slice_count=args.slices),
-                    checkpoint=args.checkpoint,
-                    until_caught_up=args.until_caught_up,
-                    write=lambda profile: _write(args, profile, plan),
-                )
+                with contextlib.suppress(KeyboardInterrupt):
+                    run_rolling(
+                        spark,
+                        chosen,
+                        SliceStore(args.out, slice_s=args.slice, slice_count=args.slices),
+                        checkpoint=args.checkpoint,
+                        until_caught_up=args.until_caught_up,
+                        write=lambda profile: _write(args, profile, plan),
+                    )
                 return 0
             profile = run_profile(
                 spark,
@@ -123,8 +125,6 @@ def run_profile_command(args: SimpleNamespace) -> int:
         _write(args, profile, plan)
     except (KeylaneError, OSError) as error:
         return fail("profile", error)
-    except KeyboardInterrupt:
-        return 0
     return 0
 
 
