@@ -7,8 +7,8 @@ core, and the block's end stops it; a session that runs already is used, and goe
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path, PurePath
-from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from keylane.pipeline.storage import (
@@ -35,19 +35,13 @@ class Places:
         """`conf` are Spark settings as `spark.NAME=VALUE`; `app_name` is shown by Spark."""
         self._app_name, self._conf = app_name, conf
         self._spark: SparkSession | None = None
-        self._is_ours = False
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._spark is not None and self._is_ours:
-            self._spark.stop()
+    def __exit__(self, *error: object) -> None:
+        self._stack.__exit__(*error)
 
     def folder(self, text: str) -> Folder:
         """The folder of a path or URI. Raises: as `storage.open_folder`, SparkUnavailable."""
@@ -76,14 +70,15 @@ class Places:
 
     def _spark_for(self, text: str) -> SparkSession | None:
         if scheme_of(text) is not None and self._spark is None:
-            from keylane.pipeline.job import check_pyspark
+            from keylane.pipeline.needs import check_pyspark
 
             check_pyspark()
             from pyspark.sql import SparkSession
 
             from keylane.pipeline.arguments import start_session
 
-            running = SparkSession.getActiveSession()
-            self._is_ours = running is None
-            self._spark = running or start_session(self._app_name, master=MASTER, conf=self._conf)
+            self._spark = SparkSession.getActiveSession()
+            if self._spark is None:
+                session = start_session(self._app_name, master=MASTER, conf=self._conf)
+                self._spark = self._stack.enter_context(session)
         return self._spark
