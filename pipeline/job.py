@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -30,6 +31,8 @@ SOURCE_OPTIONS: Final[Mapping[str, str]] = {
 """Options of Spark's Kafka source that every job of ours reads with."""
 PROGRESS_S: Final = 1.0
 MESSAGE_CHARS_MAX: Final = 400
+TRACEBACK: Final = "Traceback (most recent call last):"
+OWN_ERROR: Final = re.compile(r"^keylane\.errors\.\w+: ")
 
 
 def open_session(
@@ -155,8 +158,20 @@ def first_line(error: Exception) -> str:
     while java_error is not None:
         text = str(java_error.toString())
         java_error = java_error.getCause()
+    text = python_cause(str(error)) or python_cause(text) or text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:MESSAGE_CHARS_MAX]
+
+
+def python_cause(text: str) -> str | None:
+    """The line of the innermost Python traceback in a text that says what was raised.
+
+    Spark's text of an error in a Python worker, or in foreachBatch, begins with the traceback.
+    """
+    _, _, rest = text.rpartition(TRACEBACK)
+    ends = (line for line in rest.splitlines() if line and not line[0].isspace())
+    line = next(ends, None) if rest != text else None
+    return None if line is None else OWN_ERROR.sub("", line)
 
 
 def _default_settings(master: str) -> dict[str, str]:

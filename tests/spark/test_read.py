@@ -29,6 +29,7 @@ from keylane.pipeline.read import (
     require_slots,
     start_real_time,
 )
+from keylane.pipeline.storage import LocalFolder
 from tests.integration.conftest import TopicFactory
 from tests.integration.keylane_process import KeylaneProcess
 
@@ -136,7 +137,9 @@ def test_folded_without_a_shuffle_restarted_and_moved_to_more_lanes(
     assert len(reported) < 60  # it was cut off in the middle
     assert start(4, to_the_end=True).awaitTermination(TIMEOUT_S)
     half = {key: state for key, (_, state) in all_states(states, LaneLayout(2, 4)).items()}
-    migration = plan_migration(checkpoint, lane_topic(orders, 4), lane_topic(orders, 8))
+    migration = plan_migration(
+        LocalFolder(checkpoint), lane_topic(orders, 4), lane_topic(orders, 8)
+    )
     apply_migration(migration)
     fill(kafka, orders, 6000, total - 6000)
     last = start(8, to_the_end=True)
