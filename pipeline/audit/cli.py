@@ -20,7 +20,7 @@ from keylane.pipeline.arguments import (
     spark_options,
     start_session,
 )
-from keylane.pipeline.storage import FOLDER, open_folder
+from keylane.pipeline.storage import FOLDER, open_folder, require_shared
 from keylane.usage import HELP_NAMES
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ def follow(spark: SparkSession, args: SimpleNamespace, options: Mapping[str, str
     from keylane.pipeline.job import spark_errors
 
     folder = open_folder(args.out, spark)
+    require_shared(spark, folder, "--out")  # its checkpoint has the state of all executors
     with SparkAdmin(spark, args.bootstrap, options) as admin:
         for topic in (args.input, args.audit):
             admin.describe(topic)

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 from keylane.errors import StorageFailed
 from keylane.files import replacing
 from keylane.pipeline.audit.rules import FINDING_COLUMNS
-from keylane.pipeline.storage import Folder, LocalFolder
+from keylane.pipeline.storage import Folder, LocalFolder, is_local
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 NAME: Final = "findings"
 ROWS_AT_ONCE: Final = 100_000
@@ -31,16 +31,11 @@ def write_findings(findings: DataFrame, out: Folder, count: int) -> None:
     Raises:
         StorageFailed: the folder cannot be written.
     """
-    if isinstance(out, LocalFolder) and not is_one_machine(findings.sparkSession):
+    if isinstance(out, LocalFolder) and not is_local(findings.sparkSession):
         out.delete(NAME)
         _write_here(findings.repartition(count // ROWS_AT_ONCE + 1), out)
     else:
         findings.write.mode("overwrite").parquet(out.child(NAME).uri)
-
-
-def is_one_machine(spark: SparkSession) -> bool:
-    """Whether executors are this machine's: a master such as `local[4]`."""
-    return str(spark.sparkContext.master).split("[")[0] == "local"
 
 
 def _write_here(findings: DataFrame, out: LocalFolder) -> None:

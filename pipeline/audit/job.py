@@ -26,7 +26,7 @@ from keylane.pipeline.audit.findings import write_findings
 from keylane.pipeline.audit.seen import Seen, compare
 from keylane.pipeline.brokers import SparkAdmin
 from keylane.pipeline.job import spark_errors
-from keylane.pipeline.storage import Folder, open_folder
+from keylane.pipeline.storage import Folder, open_folder, require_shared
 from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
 
 if TYPE_CHECKING:
@@ -104,11 +104,16 @@ def run_audit(
     """Judge, and write `request.out`.
 
     Raises:
-        ConfigInvalid: a topic does not exist, no broker answers, or a range is empty.
+        ConfigInvalid: a topic does not exist, no broker answers, a range is empty, or workers do
+            not share `request.land`.
         JobFailed: Spark or Kafka failed on the way.
         StorageFailed: a folder cannot be written.
     """
     out = open_folder(request.out, spark)
+    land = None
+    if request.land is not None:
+        land = open_folder(request.land, spark)
+        require_shared(spark, land, "--land")
     out.delete("verdict.json")  # that of an earlier run says nothing about this one
     wanted = find_range(
         spark,
@@ -121,7 +126,6 @@ def run_audit(
     reported = find_range(spark, request.bootstrap, request.audit_topic, options=request.options)
     with ExitStack() as stack:
         stack.enter_context(spark_errors("audit"))
-        land = None if request.land is None else open_folder(request.land, spark)
         verdict = _Run(spark, request, wanted, reported, out, land, progress, stack).judge()
     text = json.dumps(asdict(verdict) | {"version": 1}, indent=2)
     out.write("verdict.json", f"{text}\n".encode())

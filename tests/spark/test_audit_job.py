@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
 from keylane.cli.main import main
 from keylane.pipeline.audit import cli, job
 from keylane.pipeline.audit.cli import follow, render
 from keylane.pipeline.audit.job import AuditRequest, run_audit
+from keylane.pipeline.audit.stream import Follower, coverage_stream
 from keylane.pipeline.brokers import SparkAdmin
-from keylane.pipeline.topic_range import TopicRange, read_range
+from keylane.pipeline.storage import open_folder
+from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
 from tests.integration.conftest import TopicFactory, make_topic_factory
 from tests.integration.keylane_process import KeylaneProcess
+from tests.integration.share_wire import wait_until
 from tests.spark.audit_log import AUDIT_PARTITIONS, PARTITIONS, AuditLog, make_log
 from tests.spark.audited_group import AuditedGroup, GroupRun
+from tests.spark.s3 import S3Server
 
 
 def write_log(kafka: str, log: AuditLog, input_topic: str, audit_topic: str) -> None:
@@ -76,38 +83,60 @@ def test_a_real_group_with_kills_is_clean(
 
 
 def test_seeded_faults_are_found_through_kafka(
-    spark: SparkSession, kafka: str, topic: TopicFactory, tmp_path: Path
+    spark: SparkSession, kafka: str, topic: TopicFactory, s3: S3Server
 ) -> None:
-    """Exact offsets in the findings, counts and exit code in the verdict."""
+    """Exact offsets in the findings, counts and exit code in the verdict; all of it in S3."""
     log = make_log(6000, seed=5, keys=150)
     orders = topic("orders", partitions=PARTITIONS)
     audit_topic = topic("audit", partitions=AUDIT_PARTITIONS)
     write_log(kafka, log, orders, audit_topic)
+    bucket = s3.bucket()
+    folder = open_folder(bucket, spark)
     request = AuditRequest(
-        bootstrap=kafka, input_topic=orders, audit_topic=audit_topic, out=str(tmp_path / "out")
+        bootstrap=kafka,
+        input_topic=orders,
+        audit_topic=audit_topic,
+        out=f"{bucket}/out",
+        land=f"{bucket}/land",
     )
 
     verdict = run_audit(spark, request)
 
-    rows = spark.read.parquet(str(tmp_path / "out" / "findings")).collect()
+    rows = spark.read.parquet(f"{bucket}/out/findings").collect()
+    assert spark.read.parquet(f"{bucket}/land/reports").count() == len(log.messages)
     found = {(row["kind"], row["partition"], row["offset"]) for row in rows}
     assert found == {(kind, *place) for kind, places in log.expected.items() for place in places}
     assert len(rows) == len(found)
-    written = json.loads((tmp_path / "out" / "verdict.json").read_text())
+    written = json.loads(folder.child("out").read("verdict.json", 1 << 20) or b"")
     assert written["counts"] == {kind: len(places) for kind, places in log.expected.items()}
     assert (verdict.status, verdict.exit_code, verdict.reasons) == ("findings", 1, [])
     assert "lost: partition 1 offset" in render(verdict)
     # The same as a stream: records that the group has committed and no member reported.
     with SparkAdmin(spark, kafka) as admin:
         admin.commit("followed", orders, log.ends)
-    args = SimpleNamespace(
-        bootstrap=kafka, input=orders, audit=audit_topic, out=str(tmp_path / "follow")
-    )
-    args.follow, args.once = "followed", True
+    args = SimpleNamespace(bootstrap=kafka, input=orders, audit=audit_topic)
+    args.out, args.follow, args.once = f"{bucket}/follow", "followed", True
     assert follow(spark, args, {}) == 1
-    state = json.loads((tmp_path / "follow" / "follow.json").read_text())
-    assert [row[:2] for row in state["lost"]] == [[1, 1]]
-    assert sum(count for _, _, count in state["repeats"]) == verdict.reports - (6000 - 5)
+    follower = Follower(dict, print, folder.child("follow"))
+    follower.load()
+    assert follower.lost == {(1, 1): sum(1 << offset for _, offset in log.expected["lost"])}
+    assert follower.repeat_count == verdict.reports - (6000 - 5)
+
+
+def extended_mode(spark: SparkSession) -> Any:
+    """The mode of `explain` that shows the optimized plan."""
+    jvm: Any = spark.sparkContext._jvm
+    return jvm.org.apache.spark.sql.execution.ExplainMode.fromString("extended")
+
+
+def test_a_stream_parses_each_report_once(spark: SparkSession) -> None:
+    """A filter that is pushed through a projection would parse again for each field it names."""
+    frame = coverage_stream(spark, "kafka:9092", "orders", "audit", {})
+
+    plan = str(frame._jdf.queryExecution().explainString(extended_mode(spark)))
+
+    optimized = plan[plan.index("== Optimized Logical Plan ==") :]
+    assert optimized[: optimized.index("== Physical Plan ==")].count("from_json(") == 1
 
 
 @pytest.mark.parametrize(
@@ -188,6 +217,30 @@ def test_offsets_without_a_record_are_no_reason_for_doubt(
     assert verdict.judged == {0: (0, 101)}
     assert (verdict.status, verdict.records, verdict.reasons) == ("clean", 0, [])
     assert verdict.holes == {0: 101}
+
+
+def test_a_topic_that_changes_under_an_audit_is_noted(
+    spark: SparkSession, kafka: str, admin: AdminClient, topic: TopicFactory
+) -> None:
+    """More partitions, and another topic of the same name: what was read is not all there is."""
+    orders = topic("orders", partitions=2)
+    write_log(kafka, AuditLog(ends={0: 3, 1: 3}), orders, "")
+    chosen = find_range(spark, kafka, orders)
+    unchanged = changes_since(spark, chosen)
+
+    admin.create_partitions([NewPartitions(orders, 3)])[orders].result(30)
+    wait_until(
+        lambda: len(admin.list_topics(orders, timeout=30).topics[orders].partitions) == 3,
+        "three partitions",
+    )
+    grown = changes_since(spark, chosen)
+    cut = changes_since(spark, replace(chosen, ends=(3, 4)))
+    other = changes_since(spark, replace(chosen, topic_id="another"))
+
+    assert unchanged == []
+    assert grown == [f"{orders} has 3 partitions now, and 2 were read"]
+    assert cut[1:] == [f"{orders} partition 1 ends at 3 now, before 4 which was read"]
+    assert other == [f"{orders} was deleted and made anew while it was read"]
 
 
 def wait_for_end(kafka: str, topic: str, end: int) -> None:
