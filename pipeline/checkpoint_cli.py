@@ -21,7 +21,7 @@ from keylane.pipeline.checkpoint import (
     apply_migration,
     plan_migration,
 )
-from keylane.pipeline.places import Places
+from keylane.pipeline.places import Places, open_places
 from keylane.pipeline.storage import FOLDER
 from keylane.usage import HELP_NAMES, expect_one
 
@@ -62,8 +62,8 @@ EXIT_REFUSED: Final = 1
 def checkpoint_command(**options: Any) -> int:
     """Rewrite the offsets of a stopped query's checkpoint for another lane count.
 
-    FOLDER is the query's checkpointLocation, a path or a URI such as s3a://BUCKET/FOLDER. Shows what it would do; --write does it. What would
-    lose or repeat a record is refused.
+    FOLDER is the query's checkpointLocation, a path or a URI such as s3a://BUCKET/FOLDER. Shows
+    what it would do; --write does it. What would lose or repeat a record is refused.
     """
     return run_checkpoint(SimpleNamespace(**options))
 
@@ -75,7 +75,7 @@ def run_checkpoint(args: SimpleNamespace) -> int:
         given = {flag: getattr(args, flag.strip("-").replace("-", "_")) for flag in flags}
         expect_one(given, is_needed=False)
     try:
-        with Places("keylane checkpoint", args.conf) as places:
+        with open_places("keylane checkpoint", args.conf) as places:
             migrate(places, args)
     except CheckpointRefused as error:
         return fail("checkpoint", error, EXIT_REFUSED)

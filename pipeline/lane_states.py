@@ -46,7 +46,7 @@ Batches = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class LanePlaces:
-    """What one batch starts from. `before` has the files of earlier batches only."""
+    """The folder as one batch finds it. `before` has the files of earlier batches only."""
 
     files: WorkerFiles
     layout: LaneLayout

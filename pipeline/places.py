@@ -6,10 +6,10 @@ core, and the block's end stops it; a session that runs already is used, and goe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from keylane.pipeline.storage import (
     Folder,
@@ -28,20 +28,22 @@ MASTER: Final = "local[1]"
 Parsed = TypeVar("Parsed")
 
 
+@contextmanager
+def open_places(app_name: str, conf: Sequence[str]) -> Iterator[Places]:
+    """Files and folders by path or URI, inside the block; Spark ends with it where it was started.
+
+    `conf` are Spark settings as `spark.NAME=VALUE`; `app_name` is shown by Spark.
+    """
+    with ExitStack() as stack:
+        yield Places(app_name, conf, stack)
+
+
 class Places:
-    """A context, inside which files and folders are reached by path or URI."""
+    """Reads and writes what a path or a URI names; `stack` has what is to end."""
 
-    def __init__(self, app_name: str, conf: Sequence[str]) -> None:
-        """`conf` are Spark settings as `spark.NAME=VALUE`; `app_name` is shown by Spark."""
-        self._app_name, self._conf = app_name, conf
+    def __init__(self, app_name: str, conf: Sequence[str], stack: ExitStack) -> None:
+        self._app_name, self._conf, self._stack = app_name, conf, stack
         self._spark: SparkSession | None = None
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.__exit__(*error)
 
     def folder(self, text: str) -> Folder:
         """The folder of a path or URI. Raises: as `storage.open_folder`, SparkUnavailable."""

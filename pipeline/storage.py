@@ -167,7 +167,7 @@ def require_shared(spark: SparkSession, folder: Folder, option: str) -> None:
 
 def is_local(spark: SparkSession) -> bool:
     """Return whether all tasks run inside the driver's own process."""
-    master = spark.sparkContext.master
+    master = str(spark.sparkContext.master)
     return master == "local" or master.startswith("local[")
 
 
@@ -277,7 +277,8 @@ class HadoopFolder(Folder):
         """
         self._spark, self._uri = spark, uri.rstrip("/")
         self._jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # the way of all of PySpark
-        self._conf: Any = spark._jsparkSession.sessionState().newHadoopConf()  # type: ignore[operator]  # noqa: SLF001
+        session: Any = spark._jsparkSession  # noqa: SLF001
+        self._conf: Any = session.sessionState().newHadoopConf()
         from py4j.protocol import Py4JError
 
         try:
@@ -362,7 +363,8 @@ class HadoopFolder(Folder):
 
     def _replace(self, partial: Any, path: Any) -> None:
         options = self._jvm.org.apache.hadoop.fs.Options.Rename
-        replace = self._spark.sparkContext._gateway.new_array(options, 1)  # type: ignore[union-attr]  # noqa: SLF001
+        gateway: Any = self._spark.sparkContext._gateway  # noqa: SLF001
+        replace = gateway.new_array(options, 1)
         replace[0] = options.OVERWRITE
         contexts = self._jvm.org.apache.hadoop.fs.FileContext
         from py4j.protocol import Py4JError

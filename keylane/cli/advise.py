@@ -159,12 +159,12 @@ def _of_profile(options: dict[str, Any]) -> Any:
     from keylane.advise.advice import Evidence  # noqa: PLC0415
     from keylane.advise.keys import keys_of_profile  # noqa: PLC0415
     from keylane.cli.plan import load_profile  # noqa: PLC0415
-    from keylane.pipeline.places import Places  # noqa: PLC0415
+    from keylane.pipeline.places import open_places  # noqa: PLC0415
 
     if options["group"]:
         raise ConfigInvalid("--group: a profile has no groups; omit --profile to ask the brokers")
     path = options["profile"]
-    with Places("keylane advise", options["conf"]) as places:
+    with open_places("keylane advise", options["conf"]) as places:
         profile = load_profile(places, path)
     if options["topic"] not in (None, profile.topic):
         raise ConfigInvalid(

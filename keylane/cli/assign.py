@@ -35,7 +35,7 @@ from keylane.errors import ConfigInvalid
 from keylane.keyrange.hash import HashName
 from keylane.keyrange.space import KeyRange
 from keylane.pipeline.arguments import conf_option
-from keylane.pipeline.places import Places
+from keylane.pipeline.places import open_places
 from keylane.pipeline.storage import FOLDER
 from keylane.usage import HELP_NAMES, expect_one
 
@@ -120,7 +120,7 @@ def run_assign(args: SimpleNamespace) -> int:
             f"--apply, --pods: client ids have key ranges by xxh64, not by {args.hash}; "
             "lanes of a group have the hash of their lane rule"
         )
-    with Places("keylane assign", args.conf) as places:
+    with open_places("keylane assign", args.conf) as places:
         plans = [load_range_plan(places, "--load", text) for text in args.load]
     topics = _count_partitions(args)
     assignment = assign(

@@ -17,7 +17,7 @@ from keylane.assignor.profile import PROFILE_BYTES_MAX, SUMMARY_NAME, LoadProfil
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan, write_plan
 from keylane.errors import ConfigInvalid
 from keylane.pipeline.arguments import conf_option
-from keylane.pipeline.places import Places
+from keylane.pipeline.places import Places, open_places
 from keylane.pipeline.storage import FOLDER, local_path, scheme_of
 from keylane.usage import HELP_NAMES
 
@@ -64,7 +64,7 @@ def plan_command(**options: Any) -> int:
     Each file is a path, or a URI such as s3a://BUCKET/FOLDER, which Spark reads and writes.
     """
     args = SimpleNamespace(**options)
-    with Places("keylane plan", args.conf) as places:
+    with open_places("keylane plan", args.conf) as places:
         return run_plan(places, args)
 
 

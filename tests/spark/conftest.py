@@ -21,7 +21,7 @@ from tests.integration.conftest import (
     shared_keylane,
     topic,
 )
-from tests.spark.s3 import s3, s3_jars
+from tests.spark.s3 import s3, s3_jars, s3_server
 
 from .cluster import NoNamespaces, SparkCluster
 
@@ -34,6 +34,7 @@ __all__ = (
     "own_broker",
     "pytest_unconfigure",
     "s3",
+    "s3_server",
     "shared_keylane",
     "topic",
 )

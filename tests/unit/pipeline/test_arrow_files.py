@@ -19,6 +19,7 @@ from keylane.pipeline.arrow_files import (
 
 AWS = "software.amazon.awssdk.auth.credentials."
 S3A = "org.apache.hadoop.fs.s3a."
+NOTHING: dict[str, str] = {}
 KEYS = {"fs.s3a.access.key": "a", "fs.s3a.secret.key": "s"}
 
 
@@ -99,14 +100,14 @@ def test_google_and_azure_take_what_their_clients_find_or_one_key() -> None:
     host = "acc.dfs.core.windows.net"
     kind = f"fs.azure.account.auth.type.{host}"
 
-    assert gcs_arguments({}.get) == {}
+    assert gcs_arguments(NOTHING.get) == {}
     assert gcs_arguments({"fs.gs.auth.type": "UNAUTHENTICATED"}.get) == {"anonymous": True}
-    assert azure_arguments({}.get, host) == {"account_name": "acc"}
+    assert azure_arguments(NOTHING.get, host) == {"account_name": "acc"}
     assert azure_arguments({f"fs.azure.account.key.{host}": "k"}.get, host) == {
         "account_name": "acc",
         "account_key": "k",
     }
-    with pytest.raises(ConfigInvalid, match="fs.gs.auth.type=SERVICE_ACCOUNT_JSON_KEYFILE"):
+    with pytest.raises(ConfigInvalid, match=r"fs.gs.auth.type=SERVICE_ACCOUNT_JSON_KEYFILE"):
         gcs_arguments({"fs.gs.auth.type": "SERVICE_ACCOUNT_JSON_KEYFILE"}.get)
     with pytest.raises(ConfigInvalid, match=r"fs.azure.account.auth.type=OAuth"):
         azure_arguments({kind: "OAuth"}.get, host)

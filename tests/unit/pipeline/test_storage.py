@@ -10,7 +10,7 @@ import pytest
 
 from keylane.errors import ConfigInvalid, StorageFailed
 from keylane.pipeline.job import python_cause
-from keylane.pipeline.places import Places
+from keylane.pipeline.places import open_places
 from keylane.pipeline.storage import LocalFolder, load_stored, open_folder, scheme_of, split_file
 
 
@@ -85,8 +85,8 @@ def test_a_path_starts_no_spark(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"abc")
     program = (
         "import sys\n"
-        "from keylane.pipeline.places import Places\n"
-        "with Places('x', []) as places:\n"
+        "from keylane.pipeline.places import open_places\n"
+        "with open_places('x', []) as places:\n"
         "    places.write(sys.argv[1] + '/y', places.load(sys.argv[1] + '/x', bytes, 9))\n"
         "assert not [name for name in sys.modules if name.startswith('pyspark')]\n"
     )
@@ -98,7 +98,7 @@ def test_a_path_starts_no_spark(tmp_path: Path) -> None:
 
 def test_a_folder_stands_for_its_file(tmp_path: Path) -> None:
     """By what is there, of a path; by the end of the name, of a URI."""
-    with Places("x", []) as places:
+    with open_places("x", []) as places:
         found = [
             places.file_in(text, "profile.json")
             for text in (
