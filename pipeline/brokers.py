@@ -7,7 +7,7 @@ without a record (control records, compacted or aborted ones).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
 
 from py4j.protocol import Py4JError
@@ -27,7 +27,7 @@ ISOLATION: Final = "kafka.isolation.level"
 READ_COMMITTED: Final = "read_committed"
 
 
-class TopicFacts(NamedTuple):
+class TopicIdentity(NamedTuple):
     """A topic as the brokers know it."""
 
     topic_id: str
@@ -49,15 +49,17 @@ class SparkAdmin:
         except Py4JError as error:
             raise ConfigInvalid(f"{bootstrap}: {first_line(error)}") from None
 
-    def describe(self, topic: str) -> TopicFacts:
-        """What the topic is now. Raises ConfigInvalid when there is none, or none is shown."""
+    def describe(self, topic: str) -> TopicIdentity:
+        """Id and partitions of the topic now. Raises ConfigInvalid when there is none, or none is shown."""
         names = self._jvm.java.util.ArrayList()
         names.add(topic)
         try:
             described = self._admin.describeTopics(names).allTopicNames().get().get(topic)
         except Py4JError as error:
             raise self._refused(topic, error) from None
-        return TopicFacts(str(described.topicId().toString()), int(described.partitions().size()))
+        return TopicIdentity(
+            str(described.topicId().toString()), int(described.partitions().size())
+        )
 
     def list_offsets(self, topic: str, partition_count: int, place: str | int) -> list[int]:
         """Offsets of partitions 0, 1, ...: earliest, latest, or by time in ms (-1: none).
@@ -83,7 +85,7 @@ class SparkAdmin:
         return [int(found.get(partition).offset()) for partition in partitions]
 
     def is_compacted(self, topic: str) -> bool | None:
-        """Whether records of the topic may be compacted away; None when that is not shown."""
+        """Return if records of the topic may be compacted away; None when that is not shown."""
         resources = self._jvm.org.apache.kafka.common.config
         resource = resources.ConfigResource(resources.ConfigResource.Type.TOPIC, topic)
         asked = self._jvm.java.util.ArrayList()
@@ -149,7 +151,7 @@ class SparkAdmin:
         return KafkaUnavailable(f"group {group} at {self._bootstrap}: {first_line(error)}")
 
 
-class Span(NamedTuple):
+class OffsetSpan(NamedTuple):
     """Offsets [start, end) of a partition."""
 
     partition: int
@@ -179,18 +181,36 @@ def open_reader(spark: SparkSession, chosen: TopicRange) -> Iterator[RecordReade
         consumer.close()
 
 
+def check_readable(spark: SparkSession, chosen: TopicRange) -> None:
+    """Read one offset, since a right to describe a topic is none to read it.
+
+    On a cluster it would take four attempts of a task to find that out.
+
+    Raises:
+        ConfigInvalid: the user may not read the topic, which the text names.
+        JobFailed: no broker answers.
+    """
+    places = zip(chosen.starts, chosen.ends, strict=True)
+    for partition, (start, end) in enumerate(places):
+        if start < end:
+            with open_reader(spark, chosen) as reader, suppress(OffsetsGone):
+                reader.first_offset(OffsetSpan(partition, start, start + 1))
+            return
+
+
 class RecordReader:
     """Looks for single records. Get one from `open_reader`."""
 
     def __init__(self, jvm: Any, consumer: Any, topic: str) -> None:
         self._jvm, self._consumer, self._topic = jvm, consumer, topic
 
-    def first_offset(self, span: Span) -> int | None:
+    def first_offset(self, span: OffsetSpan) -> int | None:
         """Offset of the first record inside; None when the consumer's position passes them all.
 
         Raises:
             OffsetsGone: retention has removed the start, or the log ends before it.
-            JobFailed: no broker answers, or it refuses.
+            ConfigInvalid: the user may not read the topic.
+            JobFailed: no broker answers, or it refuses for another reason.
         """
         jvm, consumer = self._jvm, self._consumer
         place = jvm.org.apache.kafka.common.TopicPartition(self._topic, span.partition)
@@ -216,6 +236,8 @@ class RecordReader:
             cause = first_line(error)
             if "OffsetOutOfRange" in cause:
                 raise OffsetsGone from None
+            if "AuthorizationException" in cause:
+                raise ConfigInvalid(f"topic {self._topic}: {cause}") from None
             raise JobFailed(f"topic {self._topic}: {cause}") from None
         return None
 

@@ -109,7 +109,7 @@ def count_partitions(
 
 
 def changes_since(spark: SparkSession, chosen: TopicRange) -> list[str]:
-    """What has become of the topic since `find_range`, where that unsettles what was read.
+    """Changes of the topic since `find_range` that unsettle what was read.
 
     Retention is not among it: Spark's source fails where an offset of the range is gone. Another
     topic of the same name, and a log that was cut back and written again (an unclean election),

@@ -23,8 +23,8 @@ from keylane.embedded.resolve import Progress, print_progress
 from keylane.errors import ConfigInvalid
 from keylane.pipeline.audit import rules
 from keylane.pipeline.audit.findings import write_findings
-from keylane.pipeline.audit.seen import Seen, compare
-from keylane.pipeline.brokers import SparkAdmin
+from keylane.pipeline.audit.seen import SeenRecords, compare
+from keylane.pipeline.brokers import SparkAdmin, check_readable
 from keylane.pipeline.job import spark_errors
 from keylane.pipeline.storage import Folder, open_folder, require_shared
 from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
@@ -104,8 +104,8 @@ def run_audit(
     """Judge, and write `request.out`.
 
     Raises:
-        ConfigInvalid: a topic does not exist, no broker answers, a range is empty, or workers do
-            not share `request.land`.
+        ConfigInvalid: a topic does not exist or may not be read, no broker answers, a range is
+            empty, or workers do not share `request.land`.
         JobFailed: Spark or Kafka failed on the way.
         StorageFailed: a folder cannot be written.
     """
@@ -126,6 +126,8 @@ def run_audit(
     reported = find_range(spark, request.bootstrap, request.audit_topic, options=request.options)
     with ExitStack() as stack:
         stack.enter_context(spark_errors("audit"))
+        for chosen in (wanted, reported):
+            check_readable(spark, chosen)
         verdict = _Run(spark, request, wanted, reported, out, land, progress, stack).judge()
     text = json.dumps(asdict(verdict) | {"version": 1}, indent=2)
     out.write("verdict.json", f"{text}\n".encode())
@@ -205,7 +207,7 @@ class _Run:
         return held
 
     def _hold_read(self, frame: DataFrame, name: str) -> DataFrame:
-        """What was read of Kafka: held, or in the folder that is to keep it."""
+        """Rows that were read of Kafka: held, or in the folder that is to keep it."""
         if self.land is None:
             return self._hold(frame)
         uri = self.land.child(name).uri
@@ -282,7 +284,7 @@ class _Run:
             self.reasons += changes_since(self.spark, chosen)
 
     def _verdict(
-        self, found: Mapping[str, int], findings: DataFrame, seen: Seen, report_count: int
+        self, found: Mapping[str, int], findings: DataFrame, seen: SeenRecords, report_count: int
     ) -> Verdict:
         counts = {kind: found.get(kind, 0) for kind in rules.KINDS}
         status = FINDINGS if any(counts.values()) else UNKNOWN if self.reasons else CLEAN

@@ -17,7 +17,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from keylane.pipeline.audit.rules import BITMAP_BITS
-from keylane.pipeline.brokers import OffsetsGone, Span, open_reader
+from keylane.pipeline.brokers import OffsetsGone, OffsetSpan, open_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -29,8 +29,8 @@ LOOKED_UP_MAX: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What was read of a range."""
+class SeenRecords:
+    """Records of a range that were read."""
 
     records: int
     holes: dict[int, int]
@@ -39,7 +39,7 @@ class Seen:
     """Reasons for which not all records can have been read; empty when all is well."""
 
 
-def compare(spark: SparkSession, chosen: TopicRange, bitmaps: DataFrame) -> Seen:
+def compare(spark: SparkSession, chosen: TopicRange, bitmaps: DataFrame) -> SeenRecords:
     """Compare what was read (`rules.offset_bitmaps`) with the offsets of the range.
 
     Raises:
@@ -63,10 +63,10 @@ def compare(spark: SparkSession, chosen: TopicRange, bitmaps: DataFrame) -> Seen
         wholly = [span for span in unsure if span.partition not in counts]
         partly = _widest(bitmaps, [span for span in unsure if span.partition in counts])
         doubts += look_up(spark, chosen, [*wholly, *partly])
-    return Seen(sum(records for records, _ in counts.values()), holes, doubts)
+    return SeenRecords(sum(records for records, _ in counts.values()), holes, doubts)
 
 
-def look_up(spark: SparkSession, chosen: TopicRange, spans: Iterable[Span]) -> Iterator[str]:
+def look_up(spark: SparkSession, chosen: TopicRange, spans: Iterable[OffsetSpan]) -> Iterator[str]:
     """Reasons for which the spans may not be holes: a record that is there, or nothing to see.
 
     Raises:
@@ -81,15 +81,15 @@ def look_up(spark: SparkSession, chosen: TopicRange, spans: Iterable[Span]) -> I
                 yield f"{where}: offsets {span.start} to {span.end} were removed while it was read"
                 continue
             if offset is not None:
-                yield f"{where}: the record at offset {offset} was not seen, and the brokers have it"
+                yield f"{where}: the record at offset {offset} was not seen, though it is there"
 
 
-def _spans_of(chosen: TopicRange) -> list[Span]:
-    spans = map(Span, range(chosen.partition_count), chosen.starts, chosen.ends)
+def _spans_of(chosen: TopicRange) -> list[OffsetSpan]:
+    spans = map(OffsetSpan, range(chosen.partition_count), chosen.starts, chosen.ends)
     return [span for span in spans if span.start < span.end]
 
 
-def _widest(bitmaps: DataFrame, spans: Sequence[Span]) -> list[Span]:
+def _widest(bitmaps: DataFrame, spans: Sequence[OffsetSpan]) -> list[OffsetSpan]:
     """The widest holes of each of `spans`, from the buckets with the most holes."""
     rows = [(span.partition, span.start, span.end - 1) for span in spans]
     schema = "p int, low bigint, high bigint"
@@ -110,14 +110,14 @@ def _widest(bitmaps: DataFrame, spans: Sequence[Span]) -> list[Span]:
         .where("holes > 0")
     )
     ranked = Window.partitionBy("p").orderBy(F.desc("holes"), "bucket")
-    found: dict[int, list[Span]] = {}
+    found: dict[int, list[OffsetSpan]] = {}
     for row in (
         counted.withColumn("rank", F.row_number().over(ranked))
         .where(F.col("rank") <= LOOKED_UP_MAX)
         .select("p", "start", "end", "bits")
         .collect()
     ):
-        span = Span(row["p"], row["start"], row["end"])
+        span = OffsetSpan(row["p"], row["start"], row["end"])
         found.setdefault(span.partition, []).extend(holes_of(span, row["bits"] or b""))
     return [
         span
@@ -126,7 +126,7 @@ def _widest(bitmaps: DataFrame, spans: Sequence[Span]) -> list[Span]:
     ]
 
 
-def holes_of(span: Span, bits: bytes) -> list[Span]:
+def holes_of(span: OffsetSpan, bits: bytes) -> list[OffsetSpan]:
     """Runs of offsets of `span`, which lies in one bucket, that a bucket's bitmap lacks."""
     # Bit k of a bitmap is bit k % 8 of byte k // 8: a little-endian number.
     first = span.start - span.start % BITMAP_BITS
@@ -140,6 +140,6 @@ def holes_of(span: Span, bits: bytes) -> list[Span]:
         length = (~lacking & (lacking + 1)).bit_length() - 1
         lacking >>= length
         at += skipped
-        holes.append(Span(span.partition, at, at + length))
+        holes.append(OffsetSpan(span.partition, at, at + length))
         at += length
     return holes

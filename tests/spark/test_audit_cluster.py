@@ -23,8 +23,6 @@ def faulty(kafka: str) -> tuple[AuditLog, list[str]]:
     log = make_log(1200, seed=7, keys=100)
     write_log(kafka, log, orders, audit_topic)
     conf = ["--conf", "spark.sql.shuffle.partitions=4"]
-    # The workers have one address: Spark would look for the other's shuffles on this one's disk.
-    conf += ["--conf", "spark.shuffle.readHostLocalDisk=false"]
     return log, ["--bootstrap", kafka, "--input", orders, "--audit", audit_topic, *conf]
 
 
@@ -53,15 +51,11 @@ def test_faults_are_found_when_a_worker_is_killed(
     """kill -9 of a worker that holds reports: Spark reads them again, and no finding is missed."""
     log, topics = faulty
     job = breakable_cluster.start_keylane("audit", *topics, "--out", tmp_path / "out")
-    assert job.stderr is not None
-    reported = ""
-    while "offsets of the input" not in reported:  # the reports are read then, and held
-        reported = job.stderr.readline()
-        assert reported, "the audit ended before it had read the reports"
+    job.await_line("offsets of the input")  # the reports are read then, and held
 
     breakable_cluster.kill_worker(0)
 
-    assert_found(Done.of(job), log, tmp_path / "out")
+    assert_found(job.wait(), log, tmp_path / "out")
 
 
 def assert_found(done: Done, log: AuditLog, out: Path) -> None:

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
 from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
 from keylane.cli.main import main
+from keylane.embedded import EmbeddedKafka
 from keylane.pipeline.audit import cli, job
 from keylane.pipeline.audit.cli import follow, render
 from keylane.pipeline.audit.job import AuditRequest, run_audit
@@ -26,6 +29,7 @@ from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, 
 from tests.integration.conftest import TopicFactory, make_topic_factory
 from tests.integration.keylane_process import KeylaneProcess
 from tests.integration.share_wire import wait_until
+from tests.integration.test_acls import AUTHORIZER
 from tests.spark.audit_log import AUDIT_PARTITIONS, PARTITIONS, AuditLog, make_log
 from tests.spark.audited_group import AuditedGroup, GroupRun
 from tests.spark.s3 import S3Server
@@ -300,3 +304,45 @@ def test_reports_that_cannot_be_judged_are_counted(
         f"group no-such-group has committed nothing of {orders}",
         "expected NAME=VALUE",
     ]
+
+
+@pytest.mark.long
+def test_a_topic_that_may_not_be_read_is_named(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Without READ, and without DESCRIBE: one line with the topic, exit code 2."""
+    monkeypatch.setattr(cli, "start_session", lambda *_, **__: nullcontext(spark))
+    properties = {"authorizer.class.name": AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+    with EmbeddedKafka(tmp_path / "kafka", properties=properties) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        make = make_topic_factory(admin, "secret")
+        orders, audit_topic = make(partitions=PARTITIONS), make(partitions=AUDIT_PARTITIONS)
+        log = make_log(40, seed=6, keys=20, faulty=False)
+        write_log(broker.bootstrap, log, orders, audit_topic)
+        command = ["spark", "audit", "--bootstrap", broker.bootstrap, "--audit", audit_topic]
+        command += ["--input", orders, "--out", str(tmp_path / "out")]
+
+        # What has a rule is closed to all that no rule lets in.
+        allow(admin, audit_topic, AclOperation.DESCRIBE)
+        unread = main(command)
+        allow(admin, orders, AclOperation.ALTER_CONFIGS)
+        hidden = main(command)
+
+    lines = [line for line in capsys.readouterr().err.splitlines() if "spark audit:" in line]
+    assert (unread, hidden) == (2, 2)
+    assert [line.split(":")[1].strip() for line in lines] == [
+        f"topic {audit_topic}",
+        f"topic {orders} at 127.0.0.1",
+    ]
+    assert all("AuthorizationException" in line for line in lines)
+
+
+def allow(admin: AdminClient, topic: str, operation: AclOperation) -> None:
+    """Let all users do one thing with a topic."""
+    pattern, allowed = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    rule = AclBinding(ResourceType.TOPIC, topic, pattern, "User:*", "*", operation, allowed)
+    for done in admin.create_acls([rule]).values():
+        done.result(30)
