@@ -87,7 +87,25 @@ def plan_ranges(
         predicted=tuple(lane_loads(profile, number, row) for number, row in enumerate(cuts)),
         profiled=tuple((load.start, load.end) for load in profile.partitions),
     )
-    return plan, _report(profile, plan, best, prior)
+    return plan, report_plan(profile, plan, best, prior)
+
+
+def report_plan(
+    profile: LoadProfile, plan: RangePlan, best: int, prior: RangePlan | None
+) -> PlanReport:
+    """The results of a plan for a profile; `best` is the heaviest lane of the best cut."""
+    even = [part.lo for part in split_even(plan.lane_count)[1:]]
+    numbers = range(len(profile.partitions))
+    total = profile.size_bytes
+    return PlanReport(
+        busiest=max(int(max(row)) for row in plan.predicted),
+        mean=total / (len(profile.partitions) * plan.lane_count),
+        best=best,
+        even=max(max(lane_loads(profile, number, even)) for number in numbers),
+        floor=max(profile.heavy, key=lambda key: key.size_bytes, default=None),
+        moved=None if prior is None else moved_bytes(profile, prior, plan),
+        total=total,
+    )
 
 
 def least_maximum(rows: Rows, lane_count: int) -> int:
@@ -192,23 +210,6 @@ def _check(profile: LoadProfile, lane_count: int, prior: RangePlan | None, slack
             f"prior plan: has {prior.lane_count} lanes; another count is another view of the"
             " topic, and no plan follows from one to the other"
         )
-
-
-def _report(
-    profile: LoadProfile, plan: RangePlan, best: int, prior: RangePlan | None
-) -> PlanReport:
-    even = [part.lo for part in split_even(plan.lane_count)[1:]]
-    numbers = range(len(profile.partitions))
-    total = profile.size_bytes
-    return PlanReport(
-        busiest=max(int(max(row)) for row in plan.predicted),
-        mean=total / (len(profile.partitions) * plan.lane_count),
-        best=best,
-        even=max(max(lane_loads(profile, number, even)) for number in numbers),
-        floor=max(profile.heavy, key=lambda key: key.size_bytes, default=None),
-        moved=None if prior is None else moved_bytes(profile, prior, plan),
-        total=total,
-    )
 
 
 def _running_sums(rows: Rows) -> list[list[int]]:

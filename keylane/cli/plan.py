@@ -12,14 +12,17 @@ from typing import Any, Final
 
 import click
 
-from keylane.assignor.cut_planner import SLACK, PlanReport, plan_ranges
-from keylane.assignor.profile import PROFILE_BYTES_MAX, SUMMARY_NAME, read_profile
+from keylane.assignor.cut_planner import SLACK, PlanReport, plan_ranges, report_plan
+from keylane.assignor.hourly import plan_all_hours
+from keylane.assignor.profile import PROFILE_BYTES_MAX, SUMMARY_NAME, LoadProfile, read_profile
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan, write_plan
 from keylane.errors import ConfigInvalid
 from keylane.files import load_file
 from keylane.usage import FILE, HELP_NAMES
 
 STDOUT: Final = "-"
+RANGE: Final = "range"
+ALL_HOURS: Final = "all-hours"
 
 
 @click.command(
@@ -48,6 +51,14 @@ STDOUT: Final = "-"
     help="Cut each partition by itself, or all alike.",
 )
 @click.option(
+    "--for",
+    "aim",
+    type=click.Choice((RANGE, ALL_HOURS)),
+    default=RANGE,
+    show_default=True,
+    help="Cut by the bytes of the whole range, or so that the worst hour is as light as it can be.",
+)
+@click.option(
     "-o", "--output", metavar="PLAN.JSON", help="Write the plan there, to stdout for `-`."
 )
 def plan_command(**options: Any) -> int:
@@ -65,13 +76,16 @@ def run_plan(args: SimpleNamespace) -> int:
     """
     profile = load_file(summary_path(args.profile), read_profile, PROFILE_BYTES_MAX)
     prior = None if args.prior is None else load_range_plan("--prior", args.prior)
+    is_cut_alike = args.scope == "topic"
+    if is_cut_alike and args.aim == ALL_HOURS:
+        raise ConfigInvalid("--for all-hours: cuts each partition by itself, not --scope topic")
     plan, report = plan_ranges(
-        profile,
-        args.lanes,
-        prior=prior,
-        is_cut_alike=args.scope == "topic",
-        slack=args.slack,
+        profile, args.lanes, prior=prior, is_cut_alike=is_cut_alike, slack=args.slack
     )
+    by_hour = None
+    if args.aim == ALL_HOURS:
+        plan, by_hour = plan_by_hour(summary_path(args.profile).parent, profile, args, prior)
+        report = report_plan(profile, plan, report.best, prior)
     text = write_plan(plan).decode() + "\n"
     if args.output not in {None, STDOUT}:
         try:
@@ -80,8 +94,38 @@ def run_plan(args: SimpleNamespace) -> int:
             raise ConfigInvalid(f"--output {args.output}: {error.strerror}") from None
     if args.output == STDOUT:
         print(text, end="")
-    print(render(plan, report), file=sys.stderr if args.output == STDOUT else sys.stdout)
+    reported = render(plan, report) if by_hour is None else f"{by_hour}\n{render(plan, report)}"
+    print(reported, file=sys.stderr if args.output == STDOUT else sys.stdout)
     return 0
+
+
+def plan_by_hour(
+    folder: Path, profile: LoadProfile, args: SimpleNamespace, prior: RangePlan | None
+) -> tuple[RangePlan, str]:
+    """The plan whose worst hour is the best possible, and its figures as text.
+
+    Raises: ConfigInvalid.
+    """
+    try:
+        from keylane.pipeline.profile.hour_files import HOURS_FOLDER, load_hours, load_index
+    except ModuleNotFoundError as error:
+        raise ConfigInvalid(
+            f"--for all-hours: {error.name} is not installed: pip install 'keylane[spark]'"
+        ) from None
+    from keylane.pipeline.profile.worth import describe_hours
+    from keylane.pipeline.storage import open_folder
+
+    hours = open_folder(str(folder)).child(HOURS_FOLDER)
+    index = load_index(hours)
+    plan, report = plan_all_hours(
+        profile,
+        load_hours(hours, profile),
+        args.lanes,
+        day_of=index.day,
+        prior=prior,
+        slack=args.slack,
+    )
+    return plan, describe_hours(report, index)
 
 
 def render(plan: RangePlan, report: PlanReport) -> str:
