@@ -23,6 +23,8 @@ from tests.integration.conftest import (
 )
 from tests.spark.s3 import s3, s3_jars
 
+from .cluster import NoNamespaces, SparkCluster
+
 __all__ = (
     "admin",
     "broker",
@@ -60,3 +62,22 @@ def spark() -> Iterator[SparkSession]:
     session = open_session("keylane-tests", config=config)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A master and two workers that share no folder with this process."""
+    cluster = SparkCluster(tmp_path_factory.getbasetemp())
+    try:
+        cluster.start()
+    except NoNamespaces as error:
+        pytest.skip(f"no mount namespaces: {error}")
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def breakable_cluster(spark_cluster: SparkCluster) -> Iterator[SparkCluster]:
+    """The same cluster, for a test that kills parts of it: they are started again after it."""
+    yield spark_cluster
+    spark_cluster.start_missing()
