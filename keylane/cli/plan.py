@@ -13,7 +13,6 @@ from typing import Any, Final
 import click
 
 from keylane.assignor.cut_planner import SLACK, PlanReport, plan_ranges, report_plan
-from keylane.assignor.hourly import plan_all_hours
 from keylane.assignor.profile import PROFILE_BYTES_MAX, SUMMARY_NAME, LoadProfile, read_profile
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan, write_plan
 from keylane.errors import ConfigInvalid
@@ -107,25 +106,12 @@ def plan_by_hour(
     Raises: ConfigInvalid.
     """
     try:
-        from keylane.pipeline.profile.hour_files import HOURS_FOLDER, load_hours, load_index
+        from keylane.pipeline.profile.plan_hours import plan_folder  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigInvalid(
             f"--for all-hours: {error.name} is not installed: pip install 'keylane[spark]'"
         ) from None
-    from keylane.pipeline.profile.worth import describe_hours
-    from keylane.pipeline.storage import open_folder
-
-    hours = open_folder(str(folder)).child(HOURS_FOLDER)
-    index = load_index(hours)
-    plan, report = plan_all_hours(
-        profile,
-        load_hours(hours, profile),
-        args.lanes,
-        day_of=index.day,
-        prior=prior,
-        slack=args.slack,
-    )
-    return plan, describe_hours(report, index)
+    return plan_folder(folder, profile, args.lanes, prior=prior, slack=args.slack)
 
 
 def render(plan: RangePlan, report: PlanReport) -> str:
