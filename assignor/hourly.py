@@ -122,14 +122,10 @@ def plan_all_hours(
     return plan, report
 
 
-def hour_peaks(profile: LoadProfile, rows: Iterable[Sequence[int]], cuts: Cuts) -> list[int]:
-    """The heaviest lane of each hour of a partition under some cuts, in bytes."""
-    found = []
-    for row in rows:
-        sums = list(accumulate(row, initial=0))
-        places = [0, *(sum_below(profile, sums, cut) for cut in cuts), sums[-1]]
-        found.append(max(high - low for low, high in pairwise(places)))
-    return found
+def busiest_lane(profile: LoadProfile, sums: Sequence[int], cuts: Cuts) -> int:
+    """Bytes of the heaviest lane under some cuts; `sums` are running ones, by bucket, from 0."""
+    places = [0, *(sum_below(profile, sums, cut) for cut in cuts), sums[-1]]
+    return max(high - low for low, high in pairwise(places))
 
 
 def _edges(
@@ -160,9 +156,9 @@ def _add(
     lane_count: int,
 ) -> None:
     for start, row in zip(own.starts, own.rows, strict=True):
-        report.total[start] += sum(row)
+        sums = list(accumulate(row, initial=0))
+        report.total[start] += sums[-1]
         report.best[start] = max(report.best[start], least_maximum([row], lane_count))
-    for name, cuts in named.items():
-        loads = report.busiest[name]
-        for start, peak in zip(own.starts, hour_peaks(profile, own.rows, cuts), strict=True):
-            loads[start] = max(loads[start], peak)
+        for name, cuts in named.items():
+            loads = report.busiest[name]
+            loads[start] = max(loads[start], busiest_lane(profile, sums, cuts))

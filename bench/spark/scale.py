@@ -5,8 +5,9 @@ functions as Kafka's. Each run is a process with a Spark of its own, so that its
 own. With a local master the driver's JVM is also the executor: the figures bound both. A job is a
 function of `JOBS`: (spark, records, folder), which returns figures to print beside the costs.
 
-The topic: 16 partitions, 1,000,000 keys by Zipf's law with the exponent 1, values of 20 to 180
-bytes, one week with busy days and quiet nights; every six hours other keys are the heavy ones.
+The topic: 16 partitions, 1,000,000 keys by the law of Zipf and Mandelbrot with the exponent 1,
+values of 20 to 180 bytes, one week with busy days and quiet nights; every six hours other keys are
+the heavy ones.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ from keylane.pipeline.storage import LocalFolder
 
 PARTITIONS: Final = 16
 KEYS: Final = 1_000_000
+FLAT: Final = 50
+"""Keys at the top that weigh much alike: the heaviest has half the bytes of a mean lane."""
 HOURS: Final = 7 * 24
 VALUE_BYTES: Final = (20, 181)
 LANES: Final = 16
@@ -64,7 +67,7 @@ def make_records(spark: SparkSession, count: int) -> Records:
     each = spark.range(count)
     place = F.col("id") / count * HOURS
     hour = place + 2.5 * F.sin(place * (2 * math.pi / 24))  # ascends; most records come about noon
-    rank = F.floor(F.exp(_chance(1) * math.log(KEYS)))
+    rank = F.floor((F.exp(_chance(1) * math.log(KEYS / FLAT + 1)) - 1) * FLAT)
     turn = F.floor(hour / 6) % 4
     number = (rank + turn * 7_919) % KEYS
     size = F.floor(_chance(2) * (VALUE_BYTES[1] - VALUE_BYTES[0])) + VALUE_BYTES[0]

@@ -1,6 +1,6 @@
 """`keylane spark profile`: what the keys of a topic weigh, once or as it grows.
 
-Exit codes: 0 done, 2 bad input or Spark failed (one line on stderr).
+Exit codes: 0 done, 2 bad input, 3 Spark or its storage failed (one line on stderr).
 """
 
 from __future__ import annotations
@@ -182,6 +182,8 @@ def _by_hour(
     from keylane.pipeline.profile.loads import open_range
     from keylane.pipeline.profile.worth import describe_hours
 
+    if profile.records == 0:  # all were aborted or compacted
+        return "by hour: no records"
     what = f"profile {chosen.topic} by hour"
     zone = args.zone or UTC
     records = open_range(spark, chosen, headers=args.headers)

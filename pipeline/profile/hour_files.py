@@ -82,6 +82,8 @@ def load_hours(folder: Folder, profile: LoadProfile) -> Iterator[HourLoads]:
 def load_index(folder: Folder) -> HourIndex:
     """The hours that the files of a folder have. Raises: ConfigInvalid, as `load_hours`."""
     _, facts = _read(folder, 0)
+    if not facts["starts"]:
+        raise ConfigInvalid(f"{folder}: has no hours")
     return HourIndex(tuple(facts["starts"]), facts["zone"])
 
 
@@ -108,7 +110,7 @@ def _read(folder: Folder, number: int) -> tuple[pa.Table, dict[str, Any]]:
         raise ConfigInvalid(f"{place}: no such file; `keylane spark profile --by-hour` makes it")
     try:
         rows = pq.read_table(pa.BufferReader(data), columns=["start", "bucket", "bytes"])
-        facts: dict[str, Any] = json.loads(rows.schema.metadata[FACTS])
+        facts: dict[str, Any] = json.loads((rows.schema.metadata or {})[FACTS])
     except (pa.ArrowException, KeyError, TypeError, ValueError):
         raise ConfigInvalid(f"{place}: is no file of hours") from None
     return rows, facts

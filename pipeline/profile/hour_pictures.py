@@ -52,7 +52,7 @@ class HourFold:
 
 
 def draw_hours(profile: LoadProfile, fold: HourFold, plan: RangePlan) -> Figure:
-    """A map for each partition: bytes by hash space and hour of the day, with cuts as lines."""
+    """A map for each partition: bytes by hash space and hour of the day, with cuts as marks above."""
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 
@@ -73,12 +73,13 @@ def draw_hours(profile: LoadProfile, fold: HourFold, plan: RangePlan) -> Figure:
             extent=(0, 1, HOURS_A_DAY, 0),
             interpolation="nearest",
         )
-        for cut in plan.cuts[number]:
-            axis.axvline(cut / HASH_MAX, color=CUT_COLOR, linewidth=0.5, alpha=0.6)
+        places = [cut / HASH_MAX for cut in plan.cuts[number]]
+        marks = {"marker": "v", "markersize": 4, "color": BUSIEST_COLOR, "clip_on": False}
+        axis.plot(places, [0] * len(places), linestyle="none", zorder=3, **marks)
         axis.set_yticks(range(0, HOURS_A_DAY + 1, 6))
         axis.set_ylabel(f"p{number}\nhour", fontsize=8)
         axis.tick_params(labelsize=7)
-    axes[-1].set_xlabel("key hash, as a share of the hash space")
+    axes[-1].set_xlabel("key hash, as a share of the hash space", fontsize=8)
     bar = figure.colorbar(picture, ax=list(axes), pad=0.01, aspect=40)
     bar.set_label("bytes", fontsize=8)
     bar.ax.tick_params(labelsize=7)

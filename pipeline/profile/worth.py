@@ -14,7 +14,7 @@ def describe_hours(report: HourReport, index: HourIndex) -> str:
     days = index.days()
     older = " (the newest; older ones are left out)" if index.is_cut else ""
     head = f"by hour: {len(index.starts)} hours of {len(days)} days in {index.zone}{older};"
-    lines = [f"{head} the busiest lane of any hour:"]
+    lines = [f"{head} the busiest lane of any hour, if cut by"]
     least = report.worst(ALL_HOURS)[1]
     for name in report.busiest:
         if name in days:
@@ -23,11 +23,9 @@ def describe_hours(report: HourReport, index: HourIndex) -> str:
         note = f"{size / max(least, 1):.2f} times that"
         if name == ALL_HOURS:
             note = "the least that one plan can have"
-        lines.append(f"  cut by {name}: {size:,} bytes at {index.label(hour)}, {note}")
+        lines.append(f"  {name}: {size:,} bytes at {index.label(hour)}, {note}")
     floor = max(report.best.values())
-    lines.append(
-        f"  cut anew for each hour: {floor:,} bytes, {floor / max(least, 1):.2f} times that"
-    )
+    lines.append(f"  each hour anew: {floor:,} bytes, {floor / max(least, 1):.2f} times that")
     fits = list(next_day_fits(report, index))
     if fits:
         ratio, day, after = max(fits)

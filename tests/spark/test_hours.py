@@ -69,7 +69,7 @@ def test_load_by_hour_becomes_a_plan_for_all_hours(
             lanes[start, record[0], lane] += size_of(record)
     assert found == sizes
     worst = max(lanes.values())
-    assert f"cut by all hours: {worst:,} bytes at " in reported
+    assert f"  all hours: {worst:,} bytes at " in reported
     assert reported.startswith(profiled[profiled.index("by hour: ") :])
     assert "3 hours of 2 days in Europe/Berlin" in reported
     assert "(cut by 2023-11-15, in 2023-11-16)" in reported

@@ -64,8 +64,10 @@ def test_a_plan_for_all_hours_weighs_the_worst_hour(
     reported = capsys.readouterr().out
     assert plan.cuts[0] == (1 << 61, 3 << 61)
     assert [list(row) for row in plan.predicted] == [[70, 80, 70], [0, 0, 0]]
-    assert "by hour: 2 hours of 2 days in UTC; the busiest lane of any hour:" in reported
-    assert "  cut by all hours: 60 bytes at 1970-01-01T00:00, the least" in reported
+    assert (
+        "by hour: 2 hours of 2 days in UTC; the busiest lane of any hour, if cut by\n" in reported
+    )
+    assert "  all hours: 60 bytes at 1970-01-01T00:00, the least" in reported
     assert "a day's plan on the next day: at worst 1.50 times" in reported
     assert "(cut by 1970-01-01, in 1970-01-02)" in reported
 
