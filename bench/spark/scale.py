@@ -1,8 +1,8 @@
 """Cost of jobs per million records with 1 and 2 cores, and memory of the driver, without Kafka.
 
 `python -m bench.spark.scale --records 10000000` makes records in Spark and gives them to the same
-functions as Kafka's. Each run is a process with a Spark of its own, so that its peak memory is its
-own. With a local master the driver's JVM is also the executor: the figures bound both. A job is a
+functions as Kafka's. Each run is a process with a separate Spark, so that its peak memory is known.
+With a local master the driver's JVM is also the executor: the figures bound both. A job is a
 function of `JOBS`: (spark, records, folder), which returns figures to print beside the costs.
 
 The topic: 16 partitions, 1,000,000 keys by the law of Zipf and Mandelbrot with the exponent 1,
@@ -37,6 +37,7 @@ from keylane.pipeline.job import open_session
 from keylane.pipeline.profile.files import save_profile
 from keylane.pipeline.profile.hours import hour_loads, judge_hours, kept_hours
 from keylane.pipeline.profile.loads import build_profile, loads_of
+from keylane.pipeline.profile.worth import describe_hours
 from keylane.pipeline.storage import LocalFolder
 
 PARTITIONS: Final = 16
@@ -97,6 +98,7 @@ def profile_by_hour(_spark: SparkSession, records: Records, folder: LocalFolder)
         found = build_profile(keys, "orders", [(0, records.count)] * records.partition_count)
     with kept_hours(hour_loads(records.frame, zone="UTC"), "UTC") as (index, sums):
         report = judge_hours(sums, index, found, folder, lane_count=LANES, others={})
+    sys.stderr.write(describe_hours(report, index) + "\n")
     least = report.worst(ALL_HOURS)[1]
     return {"hours": len(index.starts), "range_to_all_hours": report.worst(WHOLE_RANGE)[1] / least}
 
@@ -129,7 +131,7 @@ def main() -> None:
 
 
 def run_apart(name: str, count: int, cores: int, keep: Path | None) -> dict[str, Any]:
-    """One run, in a process of its own."""
+    """One run, in a separate process."""
     command = [sys.executable, "-m", "bench.spark.scale", "--one", "--job", name]
     command += ["--records", str(count), "--cores", str(cores)]
     command += [] if keep is None else ["--keep", str(keep / name)]

@@ -52,7 +52,7 @@ class HourFold:
 
 
 def draw_hours(profile: LoadProfile, fold: HourFold, plan: RangePlan) -> Figure:
-    """A map for each partition: bytes by hash space and hour of the day, with cuts as marks above."""
+    """A map for each partition: bytes by hash space and hour of the day; cuts are marks above."""
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
 

@@ -1,8 +1,8 @@
 """Load by hour, and how good one plan is for hours and days that differ.
 
 Sums by partition, hour and bucket stay with the executors. The driver takes one partition after
-the other, writes it and looks at it: no executor writes a file, and the driver's memory does not
-grow with partitions or records.
+the other (or several that are small), writes it and looks at it: no executor writes a file, and the
+driver's memory does not grow with partitions or records.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from keylane.assignor.hourly import HourLoads, HourReport, plan_all_hours
 from keylane.assignor.profile import LoadProfile
 from keylane.errors import JobFailed
 from keylane.pipeline import expressions
+from keylane.pipeline.expressions import BUCKET_BITS
 from keylane.pipeline.profile.files import parquet_bytes, save_pictures
 from keylane.pipeline.profile.hour_files import HOURS_FOLDER, save_hours
 from keylane.pipeline.profile.hour_index import HourIndex
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 HOURS_MAX: Final = 31 * 24
 """A month; of more hours the newest are kept."""
+ROWS_MAX: Final = HOURS_MAX << BUCKET_BITS
+"""Of one partition: 100 MB, as Arrow has them."""
 HOUR_S: Final = 3_600
 WORTH: Final = "worth.parquet"
 WORTH_SCHEMA: Final = pa.schema(
@@ -110,15 +113,31 @@ def each_partition(
         JobFailed: the hours do not have the records of `profile`.
     """
     kept = sums.where(F.col("start") >= index.starts[0]) if index.is_cut else sums
+    for numbers in pieces(profile, len(index.starts)):
+        piece = kept.where(F.col("partition").between(numbers[0], numbers[-1])).toArrow()
+        for number in numbers:
+            rows = piece.filter(pc.equal(piece["partition"], number))
+            expected = sum(profile.partitions[number].records)
+            counted = pc.sum(rows["records"]).as_py() or 0
+            if not index.is_cut and counted != expected:
+                raise JobFailed(
+                    f"partition {number}: {expected:,} records at first, {counted:,} by hour:"
+                    " retention removed some meanwhile, begin later (--from)"
+                )
+            yield save_hours(folder, profile, number, index, rows)
+
+
+def pieces(profile: LoadProfile, hour_count: int) -> Iterator[range]:
+    """Partitions that come to the driver at once: one, or as many as surely have no more rows."""
+    first, taken = 0, 0
     for number, load in enumerate(profile.partitions):
-        rows = kept.where(F.col("partition") == number).toArrow()
-        counted = pc.sum(rows["records"]).as_py() or 0
-        if not index.is_cut and counted != sum(load.records):
-            raise JobFailed(
-                f"partition {number}: {sum(load.records):,} records at first, {counted:,} by hour:"
-                " retention removed some meanwhile, begin later (--from)"
-            )
-        yield save_hours(folder, profile, number, index, rows)
+        filled = sum(1 for records in load.records if records)
+        rows = min(sum(load.records), filled * hour_count)
+        if first < number and taken + rows > ROWS_MAX:
+            yield range(first, number)
+            first, taken = number, 0
+        taken += rows
+    yield range(first, len(profile.partitions))
 
 
 def _worth(report: HourReport) -> pa.RecordBatch:

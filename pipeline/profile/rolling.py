@@ -63,7 +63,7 @@ def slice_loads(records: DataFrame, *, slice_s: int) -> DataFrame:
 
     Columns: slice (its start, in seconds since 1970), partition, bucket, records, bytes,
     keyless_records, keyless_bytes, first and last offset. A record whose time is in the future
-    counts as one of now: a producer's wrong clock must not make all other slices old.
+    counts at the time of its batch: a producer's wrong clock must not make all other slices old.
     """
     seconds = F.unix_seconds(F.least("timestamp", F.current_timestamp()))
     each = records.select(

@@ -21,7 +21,7 @@ from keylane.errors import JobFailed
 from keylane.pipeline.profile import hours
 from keylane.pipeline.profile.hour_files import load_hours, load_index
 from keylane.pipeline.profile.hour_index import HourIndex
-from keylane.pipeline.profile.hours import each_partition, hour_loads, kept_hours
+from keylane.pipeline.profile.hours import each_partition, hour_loads, kept_hours, pieces
 from keylane.pipeline.storage import LocalFolder
 from tests.integration.conftest import TopicFactory
 from tests.spark.test_profile import KEEP, PARTITIONS, command, fill, place_of, size_of
@@ -145,6 +145,19 @@ def test_more_than_a_month_keeps_the_newest_hours(
     assert [sum(row) for row in own.rows] == [2, 4]
     assert list(load_hours(folder, profile_of(4))) == [own]
     assert load_index(folder).starts == index.starts
+
+
+def test_small_partitions_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as have no more rows than one partition may; a larger one comes alone."""
+    monkeypatch.setattr(hours, "ROWS_MAX", 10)
+    sizes = (3, 4, 4, 50, 0, 0, 1)
+    found = [profile_of(size).partitions[0] for size in sizes]
+    profile = LoadProfile(topic="orders", bits=12, partitions=tuple(found))
+
+    together = [list(numbers) for numbers in pieces(profile, 4)]
+
+    assert together == [[0, 1], [2, 3, 4, 5, 6]]
+    assert [list(numbers) for numbers in pieces(profile, 100)] == [[0, 1], [2], [3], [4, 5, 6]]
 
 
 def test_records_that_are_gone_when_they_are_read_again_are_no_profile(
