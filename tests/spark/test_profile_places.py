@@ -29,24 +29,40 @@ HOUR_FILES = {"worth.parquet", "hours.png", "hours.svg", "worth.png", "worth.svg
 def test_a_cluster_that_shares_no_folder_profiles_alike(
     spark_cluster: SparkCluster, kafka: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
-    """Once and by hour, and rolling with a checkpoint on the driver: to the record and byte."""
+    """Once and by hour, to the record and byte; a plan for all hours from what the driver wrote."""
     name = topic(partitions=2, config=KEEP)
     records = fill(kafka, name, 2_000, time_ms=START_MS)
     where = ["--bootstrap", kafka, "--topic", name]
-    follow = ["--follow", "--until-caught-up", "--checkpoint", str(tmp_path / "checkpoint")]
 
-    once = spark_cluster.keylane("profile", *where, "--by-hour", "--out", tmp_path / "once")
-    rolling = spark_cluster.keylane("profile", *where, *follow, "--out", tmp_path / "rolling")
+    done = spark_cluster.keylane("profile", *where, "--by-hour", "--out", tmp_path / "out")
 
-    assert (once.code, rolling.code) == (0, 0), (once, rolling)
-    expect(read_profile((tmp_path / "once" / "profile.json").read_bytes()), records)
-    hours = [pq.read_table(tmp_path / "once" / "hours" / f"partition-{n}.parquet") for n in (0, 1)]
+    assert done.code == 0, done
+    expect(read_profile((tmp_path / "out" / "profile.json").read_bytes()), records)
+    hours = [pq.read_table(tmp_path / "out" / "hours" / f"partition-{n}.parquet") for n in (0, 1)]
     assert sum(sum(rows["records"].to_pylist()) for rows in hours) == len(records)
-    counted = read_profile((tmp_path / "rolling" / "profile.json").read_bytes())
-    assert counted.records == len(records)
-    planned = ["plan", str(tmp_path / "once"), "--lanes", "4", "--for", "all-hours"]
+    planned = ["plan", str(tmp_path / "out"), "--lanes", "4", "--for", "all-hours"]
     assert main([*planned, "-o", str(tmp_path / "plan.json")]) == 0
     assert read_plan((tmp_path / "plan.json").read_bytes()).partition_count == 2
+
+
+@pytest.mark.long
+def test_a_rolling_profile_on_a_cluster_survives_its_workers(
+    breakable_cluster: SparkCluster, kafka: str, topic: TopicFactory, tmp_path: Path
+) -> None:
+    """Checkpoint and slices on the driver's disk, a worker killed between two runs: exact."""
+    name = topic(partitions=2, config=KEEP)
+    where = ["--bootstrap", kafka, "--topic", name, "--out", tmp_path / "out"]
+    follow = ["--follow", "--until-caught-up", "--checkpoint", tmp_path / "checkpoint"]
+
+    counted = []
+    for seed in (1, 2):
+        fill(kafka, name, 1_000, seed=seed, time_ms=START_MS)
+        done = breakable_cluster.keylane("profile", *where, *follow)
+        assert done.code == 0, done
+        counted.append(read_profile((tmp_path / "out" / "profile.json").read_bytes()).records)
+        breakable_cluster.kill_worker(0)
+
+    assert counted == [1_000, 2_000]
 
 
 def test_a_profile_goes_to_a_bucket(
