@@ -49,9 +49,13 @@ def draw(simulation: Simulation) -> Figure:
 
 def write_picture(figure: Figure, kind: str) -> bytes:
     """Return the picture as one of FORMATS; the same simulation gives the same bytes."""
+    from matplotlib import rc_context
+
     sink = io.BytesIO()
     stamp = {"Date": None} if kind == "svg" else {}
-    figure.savefig(sink, format=kind, dpi=120, metadata=stamp)
+    # Without a salt the names inside an SVG are random.
+    with rc_context({"svg.hashsalt": "keylane"}):
+        figure.savefig(sink, format=kind, dpi=120, metadata=stamp)
     return sink.getvalue()
 
 
