@@ -37,7 +37,7 @@ from bench.side_by_side.slow_work import (
 )
 from keylane.pipeline.job import open_session
 from keylane.pipeline.simulate.job import run_simulation
-from keylane.pipeline.simulate.model import Question, ScenarioResult, Work
+from keylane.pipeline.simulate.model import ScenarioResult, SimulationRequest, WorkModel
 from keylane.pipeline.simulate.queueing import plain_records
 from keylane.pipeline.topic_range import find_range, read_range
 
@@ -74,7 +74,7 @@ class Run:
         return self.partitions * (self.lanes or 1)
 
     def counts(self, seconds: float) -> list[int]:
-        """Records of each key of a burst that takes so long at best."""
+        """Records of each key of a burst that takes this time at best."""
         parts = [(key + 1) ** -self.exponent for key in range(KEYS)]
         slots = seconds * 1000 / WORK_MS
         total = slots * min(self.working, sum(parts))
@@ -214,13 +214,13 @@ def simulate(
         for offsets in (burst.start, burst.end)
     )
     chosen = find_range(spark, stage.kafka.bootstrap, topic, start=start, end=end)
-    question = Question(
-        members=(run.members,), lanes=(run.lanes or 1,), work=Work(base_ms=burst.warm_work_ms)
+    request = SimulationRequest(
+        members=(run.members,), lanes=(run.lanes or 1,), work=WorkModel(base_ms=burst.warm_work_ms)
     )
     simulation = run_simulation(
         spark,
         plain_records(read_range(spark, chosen)),
-        question,
+        request,
         topic=topic,
         partition_count=run.partitions,
         progress=lambda _: None,

@@ -27,8 +27,8 @@ from keylane.pipeline.simulate.model import (
     ASSIGNORS,
     SIGMA,
     SPREADS,
-    Question,
-    Work,
+    SimulationRequest,
+    WorkModel,
     expect_between,
 )
 from keylane.pipeline.storage import FOLDER, open_folder, scheme_of
@@ -128,7 +128,7 @@ def run_simulate_command(args: SimpleNamespace) -> int:
     """Simulate, print, and write what was found."""
     try:
         options = read_pairs("--option", args.option)
-        question = _read_question(args)
+        request = _read_request(args)
         with start_session(
             f"keylane simulate {args.topic}", master=args.master, conf=args.conf
         ) as spark:
@@ -143,11 +143,11 @@ def run_simulate_command(args: SimpleNamespace) -> int:
             tasks = max(chosen.partition_count, -(-chosen.offset_count // RECORDS_PER_TASK))
             records = plain_records(read_range(spark, chosen, min_partitions=tasks))
             if args.work_from is not None:
-                records = _measured(spark, records, args.work_from, question.work)
+                records = _measured(spark, records, args.work_from, request.work)
             simulation = run_simulation(
                 spark,
                 records,
-                question,
+                request,
                 topic=args.topic,
                 partition_count=chosen.partition_count,
                 progress=print_progress,
@@ -159,11 +159,11 @@ def run_simulate_command(args: SimpleNamespace) -> int:
     return _print(simulation, args.price, args.wait_ms)
 
 
-def _read_question(args: SimpleNamespace) -> Question:
+def _read_request(args: SimpleNamespace) -> SimulationRequest:
     for name, most in (("price", PRICE_MAX), ("wait_ms", WAIT_MS_MAX)):
         value = getattr(args, name)
         expect_between(f"--{name.replace('_', '-')}", 0 if value is None else value, 0, most)
-    return Question(
+    return SimulationRequest(
         members=_read_counts("--members", args.members),
         lanes=() if args.lanes is None else _read_counts("--lanes", args.lanes),
         plan=None if args.plan is None else _load_plan(args.plan, args.topic),
@@ -183,7 +183,7 @@ def _read_counts(flag: str, text: str) -> tuple[int, ...]:
         raise ConfigInvalid(f"{flag} {text[:80]}: expected numbers such as 8,32") from None
 
 
-def _read_work(args: SimpleNamespace) -> Work | None:
+def _read_work(args: SimpleNamespace) -> WorkModel | None:
     """None: all times are measured."""
     if args.work_ms is None and args.work_per_kb is None:
         if args.work_from is None:
@@ -197,7 +197,7 @@ def _read_work(args: SimpleNamespace) -> Work | None:
         raise ConfigInvalid("--sigma: needs --work-spread lognormal")
     if args.seed is not None and args.work_spread in (None, "constant"):
         raise ConfigInvalid("--seed: needs --work-spread exponential or lognormal")
-    return Work(
+    return WorkModel(
         base_ms=args.work_ms or 0.0,
         per_kb_ms=args.work_per_kb or 0.0,
         spread=args.work_spread or "constant",
@@ -216,7 +216,9 @@ def _load_plan(path: Path, topic: str) -> RangePlan:
     return plan
 
 
-def _measured(spark: SparkSession, records: DataFrame, text: str, work: Work | None) -> DataFrame:
+def _measured(
+    spark: SparkSession, records: DataFrame, text: str, work: WorkModel | None
+) -> DataFrame:
     """Records with their measured times. Raises: ConfigInvalid, no such folder or columns."""
     from keylane.pipeline.job import spark_errors
     from keylane.pipeline.simulate.queueing import with_measured_work

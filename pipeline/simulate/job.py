@@ -1,4 +1,4 @@
-"""A simulation on Spark: what the records are, who gets them, what each queue does.
+"""A simulation on Spark: facts of the records, members that get them, times in each queue.
 
 Records are read once, and kept on the disks of the workers as rows of some 50 bytes, once for all
 and once per scenario. What reaches the driver has a row per lane, per member, and per heavy key.
@@ -24,14 +24,14 @@ from keylane.pipeline.job import spark_errors, tracked
 from keylane.pipeline.simulate import queueing
 from keylane.pipeline.simulate.deals import Owners, deal, deal_whole
 from keylane.pipeline.simulate.model import (
-    Facts,
     KeyMeans,
     KeyResult,
     MemberResult,
-    Question,
-    Scenario,
+    RecordFacts,
     ScenarioResult,
+    SimulatedGroup,
     Simulation,
+    SimulationRequest,
     Waits,
     layouts_of,
     list_scenarios,
@@ -46,42 +46,42 @@ Row = Mapping[str, Any]
 def run_simulation(
     spark: SparkSession,
     records: DataFrame,
-    question: Question,
+    request: SimulationRequest,
     *,
     topic: str,
     partition_count: int,
     progress: Progress,
 ) -> Simulation:
-    """Answer a question about records, in rows that `queueing` names; with `work_us`, if measured.
+    """Answer a request about records, in rows that `queueing` names; with `work_us`, if measured.
 
     Raises:
         ConfigInvalid: there are no records, their times or work are none, or the plan does not fit.
         JobFailed: Kafka or Spark failed; the text says with what.
     """
-    layouts = layouts_of(question, partition_count)
-    scenarios = list_scenarios(question, layouts)
+    layouts = layouts_of(request, partition_count)
+    scenarios = list_scenarios(request, layouts)
     what = f"simulate {topic}"
     with spark_errors(what), tracked(spark, what, progress):
-        if question.work is not None and "work_us" not in records.columns:
-            records = queueing.with_work(records, question.work)
+        if request.work is not None and "work_us" not in records.columns:
+            records = queueing.with_work(records, request.work)
         with _kept(queueing.in_log_order(records)) as base:
-            facts = _find_facts(base, question, topic=topic, partition_count=partition_count)
-            heavy = _find_heavy(base, question.heavy_count)
-            owners = _deal_all(question, scenarios, layouts, _sum_lanes(base, layouts))
+            facts = _find_facts(base, request, topic=topic, partition_count=partition_count)
+            heavy = _find_heavy(base, request.heavy_count)
+            owners = _deal_all(request, scenarios, layouts, _sum_lanes(base, layouts))
             placed = queueing.place(
-                base, layouts, _owner_rows(spark, scenarios, owners), question.parallel
+                base, layouts, _owner_rows(spark, scenarios, owners), request.parallel
             )
-            arriving = queueing.with_arrivals(placed, question.arrivals, facts, question.rate)
+            arriving = queueing.with_arrivals(placed, request.arrivals, facts, request.rate)
             with _kept(queueing.serve(arriving)) as served:
                 tables = _Tables.of(spark, served, heavy)
     results = [
-        _result(scenario, facts, question.parallel, owners[scenario.number], tables)
+        _result(scenario, facts, request.parallel, owners[scenario.number], tables)
         for scenario in scenarios
     ]
     lost = [one.scenario.number for one in results if one.records != facts.records]
     if lost:
         raise JobFailed(f"{what}: Spark lost records between two reads of the topic")
-    return Simulation(topic=topic, question=question, facts=facts, results=tuple(results))
+    return Simulation(topic=topic, request=request, facts=facts, results=tuple(results))
 
 
 @contextmanager
@@ -93,7 +93,9 @@ def _kept(frame: DataFrame) -> Iterator[DataFrame]:
         kept.unpersist()
 
 
-def _find_facts(base: DataFrame, question: Question, *, topic: str, partition_count: int) -> Facts:
+def _find_facts(
+    base: DataFrame, request: SimulationRequest, *, topic: str, partition_count: int
+) -> RecordFacts:
     row = base.agg(
         F.count(F.lit(1)).alias("records"),
         F.sum("bytes").alias("bytes"),
@@ -110,12 +112,12 @@ def _find_facts(base: DataFrame, question: Question, *, topic: str, partition_co
         raise ConfigInvalid(f"topic {topic}: the range has offsets, but no records")
     if row["unknown"] or row["negative"]:
         raise ConfigInvalid(
-            f"topic {topic}: of {row['records']:,} records, {row['unknown']:,} have no measured work"
-            f" and {row['negative']:,} have less than 0; --work-ms gives what is missing"
+            f"topic {topic}: of {row['records']:,} records, {row['unknown']:,} have no measured"
+            f" work and {row['negative']:,} have less than 0; --work-ms gives what is missing"
         )
-    if question.arrivals == "real" and row["time_min_us"] < 0:
+    if request.arrivals == "real" and row["time_min_us"] < 0:
         raise ConfigInvalid(f"topic {topic}: has records without a time, take --arrivals backlog")
-    facts = Facts(
+    facts = RecordFacts(
         partition_count=partition_count,
         records=row["records"],
         bytes=row["bytes"],
@@ -125,7 +127,7 @@ def _find_facts(base: DataFrame, question: Question, *, topic: str, partition_co
         raised_max_us=row["raised_max_us"],
         work_us=row["work_us"],
     )
-    if question.rate is not None and facts.rate is None:
+    if request.rate is not None and facts.rate is None:
         raise ConfigInvalid(f"topic {topic}: all records have one time, --rate cannot stretch it")
     return facts
 
@@ -155,21 +157,21 @@ def _sum_lanes(base: DataFrame, layouts: Sequence[LaneLayout]) -> list[SampledLa
 
 
 def _deal_all(
-    question: Question,
-    scenarios: Sequence[Scenario],
+    request: SimulationRequest,
+    scenarios: Sequence[SimulatedGroup],
     layouts: Sequence[LaneLayout],
     loads: Sequence[SampledLanes],
 ) -> dict[int, Owners]:
     return {
         one.number: deal_whole(layouts[0].partition_count, one.members)
         if one.way == "today"
-        else deal(question.assignor, loads[one.layout], one.members)
+        else deal(request.assignor, loads[one.layout], one.members)
         for one in scenarios
     }
 
 
 def _owner_rows(
-    spark: SparkSession, scenarios: Sequence[Scenario], owners: Mapping[int, Owners]
+    spark: SparkSession, scenarios: Sequence[SimulatedGroup], owners: Mapping[int, Owners]
 ) -> DataFrame:
     parts = []
     for one in scenarios:
@@ -188,7 +190,7 @@ def _owner_rows(
 
 
 class _Tables:
-    """What the driver gets of the queues: rows by scenario."""
+    """Rows of the queues that reach the driver, by scenario."""
 
     def __init__(self) -> None:
         self.whole: dict[int, Row] = {}
@@ -232,7 +234,7 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _result(
-    scenario: Scenario, facts: Facts, parallel: int, owners: Owners, tables: _Tables
+    scenario: SimulatedGroup, facts: RecordFacts, parallel: int, owners: Owners, tables: _Tables
 ) -> ScenarioResult:
     number = scenario.number
     whole = tables.whole[number]
@@ -260,7 +262,7 @@ def _result(
 
 
 def _members(
-    scenario: Scenario, owners: Owners, parallel: int, whole: Row, rows: Sequence[Row]
+    scenario: SimulatedGroup, owners: Owners, parallel: int, whole: Row, rows: Sequence[Row]
 ) -> Iterator[MemberResult]:
     lanes = np.bincount(owners.ravel(), minlength=scenario.members)
     by_member = {row["member"]: row for row in rows}

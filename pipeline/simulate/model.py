@@ -41,7 +41,7 @@ MS_PER_HOUR: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class WorkModel:
     """The time that a member takes for a record: a mean of its bytes, and a spread around it."""
 
     base_ms: float
@@ -61,14 +61,14 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class SimulationRequest:
     """All that a simulation is asked, beside the records."""
 
     members: tuple[int, ...]
     lanes: tuple[int, ...] = ()
     """Lanes per partition, cut evenly; none where a plan cuts them."""
     plan: RangePlan | None = None
-    work: Work | None
+    work: WorkModel | None
     """None: each record has a measured time."""
     assignor: Assignor = "key-range"
     arrivals: Arrivals = "real"
@@ -97,7 +97,7 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class SimulatedGroup:
     """One row of the answer."""
 
     number: int
@@ -160,7 +160,7 @@ class KeyMeans:
 class ScenarioResult:
     """One row of the answer, with its members and its heaviest keys."""
 
-    scenario: Scenario
+    scenario: SimulatedGroup
     records: int
     work_ms: float
     span_ms: float
@@ -206,8 +206,8 @@ class ScenarioResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What the records have in common, whatever works on them."""
+class RecordFacts:
+    """Facts of the records, which all scenarios share."""
 
     partition_count: int
     records: int
@@ -232,8 +232,8 @@ class Simulation:
     """The answer."""
 
     topic: str
-    question: Question
-    facts: Facts
+    request: SimulationRequest
+    facts: RecordFacts
     results: tuple[ScenarioResult, ...]
 
 
@@ -243,37 +243,39 @@ def expect_between(name: str, value: float, low: float, high: float) -> None:
         raise ConfigInvalid(f"{name}: expected {low:g} to {high:g}")
 
 
-def layouts_of(question: Question, partition_count: int) -> tuple[LaneLayout, ...]:
+def layouts_of(request: SimulationRequest, partition_count: int) -> tuple[LaneLayout, ...]:
     """Lanes of the scenarios: whole partitions first, then each number of lanes, or the plan's.
 
     Raises:
         ConfigInvalid: the plan is of a topic with other partitions.
     """
     whole = LaneLayout(partition_count, 1)
-    if question.plan is None:
-        return whole, *(LaneLayout(partition_count, count) for count in question.lanes)
-    if question.plan.partition_count != partition_count:
-        count = question.plan.partition_count
+    if request.plan is None:
+        return whole, *(LaneLayout(partition_count, count) for count in request.lanes)
+    if request.plan.partition_count != partition_count:
+        count = request.plan.partition_count
         raise ConfigInvalid(f"--plan: has {count} partitions, the topic has {partition_count}")
-    return whole, question.plan.layout()
+    return whole, request.plan.layout()
 
 
-def list_scenarios(question: Question, layouts: Sequence[LaneLayout]) -> tuple[Scenario, ...]:
+def list_scenarios(
+    request: SimulationRequest, layouts: Sequence[LaneLayout]
+) -> tuple[SimulatedGroup, ...]:
     """Today's groups, with as many members as work at most, then each pair of members and lanes.
 
     Raises:
         ConfigInvalid: all lanes of all scenarios are too many.
     """
     partition_count = layouts[0].partition_count
-    working = sorted({min(count, partition_count) for count in question.members})
+    working = sorted({min(count, partition_count) for count in request.members})
     pairs: list[tuple[Way, int, int]] = [("today", count, 0) for count in working]
     pairs += [
         ("keylane", count, layout)
         for layout in range(1, len(layouts))
-        for count in sorted(question.members)
+        for count in sorted(request.members)
     ]
     found = tuple(
-        Scenario(number, way, count, layouts[layout].lane_count, layout)
+        SimulatedGroup(number, way, count, layouts[layout].lane_count, layout)
         for number, (way, count, layout) in enumerate(pairs)
     )
     owners = sum(layouts[one.layout].index_count for one in found)

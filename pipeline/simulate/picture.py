@@ -32,8 +32,8 @@ def draw(simulation: Simulation) -> Figure:
         _draw_lanes(left, right, row, f"{lanes} lanes", COLORS[place % len(COLORS)])
     today = [one for one in simulation.results if one.scenario.way == "today"]
     _draw_lanes(left, right, today, "today", TODAY_COLOR)
-    rate = simulation.question.rate or simulation.facts.rate
-    if simulation.question.arrivals == "real" and rate is not None:
+    rate = simulation.request.rate or simulation.facts.rate
+    if simulation.request.arrivals == "real" and rate is not None:
         left.axhline(rate, color=ARRIVING_COLOR, linewidth=0.8, linestyle="--", label="arriving")
     left.set_ylim(bottom=0)
     left.set_title("records/s at most", fontsize=10)

@@ -26,7 +26,7 @@ from pyspark.sql import functions as F
 
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline import expressions
-from keylane.pipeline.simulate.model import PERCENTILES, Arrivals, Facts, Work
+from keylane.pipeline.simulate.model import PERCENTILES, Arrivals, RecordFacts, WorkModel
 
 _UNIT_BITS: Final = 53
 """Of a fraction in a double."""
@@ -46,7 +46,7 @@ def plain_records(records: DataFrame) -> DataFrame:
     )
 
 
-def with_work(records: DataFrame, work: Work) -> DataFrame:
+def with_work(records: DataFrame, work: WorkModel) -> DataFrame:
     """Add `work_us`: the time that a member takes for each record."""
     mean_us = F.lit(1000.0 * work.base_ms) + F.col("bytes") * F.lit(work.per_kb_ms)
     factor = _spread(work)
@@ -55,7 +55,9 @@ def with_work(records: DataFrame, work: Work) -> DataFrame:
     return records.withColumn("work_us", F.round(mean_us).cast("bigint"))
 
 
-def with_measured_work(records: DataFrame, measured: DataFrame, work: Work | None) -> DataFrame:
+def with_measured_work(
+    records: DataFrame, measured: DataFrame, work: WorkModel | None
+) -> DataFrame:
     """Add `work_us` from rows of (partition, offset, work_ms).
 
     `work` gives what those lack; without it, that is null.
@@ -119,7 +121,7 @@ def with_lanes(records: DataFrame, layouts: Sequence[LaneLayout]) -> DataFrame:
 
 
 def with_arrivals(
-    placed: DataFrame, arrivals: Arrivals, facts: Facts, rate: float | None
+    placed: DataFrame, arrivals: Arrivals, facts: RecordFacts, rate: float | None
 ) -> DataFrame:
     """Add `arrival_us`, from the first record on; `rate` stretches times to so many per second."""
     if arrivals == "backlog":
@@ -189,7 +191,7 @@ def three_digits(name: str) -> Column:
     return F.expr(f"(({name} + {step} div 2) div {step}) * {step}")
 
 
-def _spread(work: Work) -> Column | None:
+def _spread(work: WorkModel) -> Column | None:
     """A factor of mean 1 for each record; None: it is 1."""
     if work.spread == "constant":
         return None

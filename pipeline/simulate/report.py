@@ -1,4 +1,4 @@
-"""What a simulation says: a table for people, JSON and Parquet for programs."""
+"""The answer of a simulation: a table for people, JSON and Parquet for programs."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from keylane.pipeline.simulate.model import (
-    Facts,
-    Question,
+    RecordFacts,
     ScenarioResult,
     Simulation,
+    SimulationRequest,
     Waits,
     cheapest_within,
 )
@@ -55,7 +55,7 @@ def render(simulation: Simulation, price: float | None = None) -> str:
 
 
 def advise(simulation: Simulation, wait_ms: float) -> tuple[str, bool]:
-    """Return the cheapest scenario whose p99 is within `wait_ms`, in a line; and if there is one."""
+    """Name the cheapest scenario whose p99 is within `wait_ms` in a line; and if there is one."""
     found = cheapest_within(simulation, wait_ms)
     if found is None:
         return f"enough: no scenario on lanes has a p99 within {figure(wait_ms)} ms", False
@@ -66,14 +66,14 @@ def advise(simulation: Simulation, wait_ms: float) -> tuple[str, bool]:
 
 def write_json(simulation: Simulation, price: float | None = None) -> bytes:
     """Everything but the records, as JSON. Hashes are decimal strings, as in a plan."""
-    question = asdict(simulation.question)
-    plan = simulation.question.plan
-    question["plan"] = None if plan is None else plan.plan_id
+    request = asdict(simulation.request)
+    plan = simulation.request.plan
+    request["plan"] = None if plan is None else plan.plan_id
     document = {
         "format": FORMAT,
         "version": VERSION,
         "topic": simulation.topic,
-        "question": question,
+        "request": request,
         "records": asdict(simulation.facts) | {"rate": simulation.facts.rate},
         "scenarios": [_document(one, price) for one in simulation.results],
     }
@@ -129,7 +129,7 @@ def duration(ms: float) -> str:
 
 
 def _head(simulation: Simulation) -> list[str]:
-    facts, question = simulation.facts, simulation.question
+    facts, request = simulation.facts, simulation.request
     span_ms = (facts.last_us - facts.first_us) / 1000
     rate = (
         "" if facts.rate is None else f", produced in {duration(span_ms)} ({figure(facts.rate)}/s)"
@@ -143,7 +143,7 @@ def _head(simulation: Simulation) -> list[str]:
     )
     total = duration(facts.work_us / 1000)
     worked = f"work: {work} ms per record, {total} in all{_limit(simulation)}"
-    return [topic, worked, _arrivals(facts, question)]
+    return [topic, worked, _arrivals(facts, request)]
 
 
 def _limit(simulation: Simulation) -> str:
@@ -157,10 +157,10 @@ def _limit(simulation: Simulation) -> str:
     )
 
 
-def _arrivals(facts: Facts, question: Question) -> str:
-    if question.arrivals == "backlog":
+def _arrivals(facts: RecordFacts, request: SimulationRequest) -> str:
+    if request.arrivals == "backlog":
         return "arrivals: all records are there at the start"
-    pace = "as they were produced" if question.rate is None else f"at {question.rate:g} records/s"
+    pace = "as they were produced" if request.rate is None else f"at {request.rate:g} records/s"
     late = ""
     if facts.raised:
         late = (

@@ -27,7 +27,7 @@ from keylane.keyrange.hash import key_hash, offset_hash
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline.simulate import cli, queueing
 from keylane.pipeline.simulate.deals import Owners, deal, deal_whole
-from keylane.pipeline.simulate.model import Work
+from keylane.pipeline.simulate.model import WorkModel
 from tests.integration.conftest import TopicFactory
 
 COLUMNS = (
@@ -170,15 +170,15 @@ def test_random_work_is_of_the_record(spark: SparkSession) -> None:
         F.col("id").alias("offset"),
         F.lit(1000).cast("bigint").alias("bytes"),
     )
-    work = Work(base_ms=4, per_kb_ms=1, spread="lognormal", sigma=0.5, seed=1)
+    work = WorkModel(base_ms=4, per_kb_ms=1, spread="lognormal", sigma=0.5, seed=1)
 
-    def times(frame: DataFrame, chosen: Work) -> dict[int, int]:
+    def times(frame: DataFrame, chosen: WorkModel) -> dict[int, int]:
         found = queueing.with_work(frame, chosen).select("offset", "work_us").collect()
         return {row["offset"]: row["work_us"] for row in found}
 
     one = times(rows, work)
     again = times(rows.repartition(5), work)
-    other = times(rows, Work(base_ms=5, spread="exponential", seed=2))
+    other = times(rows, WorkModel(base_ms=5, spread="exponential", seed=2))
 
     assert one == again
     logs = [math.log(value / 1000) for value in one.values()]
@@ -303,7 +303,7 @@ def check_scenario(
 def test_the_command_simulates_a_topic(
     command, kafka: str, topic: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A topic's own keys and times: table, JSON, Parquet and pictures are the event simulation's."""
+    """Keys and times of a topic: table, JSON, Parquet and pictures are the event simulation's."""
     name = topic(partitions=2, config=KEEP)
     records = fill(kafka, name, 400)
     where = ["--bootstrap", kafka, "--topic", name, "--lanes", 4]

@@ -17,17 +17,17 @@ from keylane.cli.main import main
 from keylane.errors import ConfigInvalid
 from keylane.pipeline.simulate.deals import deal, deal_whole
 from keylane.pipeline.simulate.model import (
-    Facts,
     KeyMeans,
     KeyResult,
     MemberResult,
-    Question,
-    Scenario,
+    RecordFacts,
     ScenarioResult,
+    SimulatedGroup,
     Simulation,
+    SimulationRequest,
     Waits,
     Way,
-    Work,
+    WorkModel,
     cheapest_within,
     layouts_of,
     list_scenarios,
@@ -43,7 +43,7 @@ from keylane.pipeline.simulate.report import (
     write_members,
 )
 
-WORK = Work(base_ms=5)
+WORK = WorkModel(base_ms=5)
 PLAN = RangePlan(topic="orders", lane_count=2, cuts=((9,), (5,)), epoch=0)
 ASKED = ["spark", "simulate", "--bootstrap", "nowhere:1", "--topic", "orders"]
 
@@ -72,7 +72,7 @@ def result(number: int, way: Way, members: int, lanes: int, *, p99_ms: float) ->
         for member in range(len(working), members)
     ]
     return ScenarioResult(
-        scenario=Scenario(number, way, members, lanes, min(number, 1)),
+        scenario=SimulatedGroup(number, way, members, lanes, min(number, 1)),
         records=1000,
         work_ms=5000,
         span_ms=4000,
@@ -89,12 +89,12 @@ def result(number: int, way: Way, members: int, lanes: int, *, p99_ms: float) ->
     )
 
 
-def simulation(question: Question | None = None) -> Simulation:
+def simulation(request: SimulationRequest | None = None) -> Simulation:
     """Today's way, and two members' numbers on lanes."""
     return Simulation(
         topic="orders",
-        question=question or Question(members=(3, 5), lanes=(16,), work=WORK),
-        facts=Facts(
+        request=request or SimulationRequest(members=(3, 5), lanes=(16,), work=WORK),
+        facts=RecordFacts(
             partition_count=2,
             records=1000,
             bytes=71_000,
@@ -135,7 +135,7 @@ def simulation(question: Question | None = None) -> Simulation:
         ),
     ],
 )
-def test_a_wrong_question_is_one_line(
+def test_a_wrong_request_is_one_line(
     arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before Spark starts: exit status 2, the option, and what is expected."""
@@ -171,10 +171,10 @@ def test_work_has_to_be_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_scenarios_are_todays_and_each_pair() -> None:
     """A plain group has no more working members than partitions; a plan's lanes are its own."""
-    question = Question(members=(8, 2, 3), lanes=(16, 4), work=WORK)
-    layouts = layouts_of(question, 3)
+    request = SimulationRequest(members=(8, 2, 3), lanes=(16, 4), work=WORK)
+    layouts = layouts_of(request, 3)
 
-    found = list_scenarios(question, layouts)
+    found = list_scenarios(request, layouts)
 
     assert [(one.way, one.members, one.lanes) for one in found] == [
         ("today", 2, 1), ("today", 3, 1),
@@ -182,15 +182,15 @@ def test_scenarios_are_todays_and_each_pair() -> None:
         *(("keylane", members, 4) for members in (2, 3, 8)),
     ]  # fmt: skip
     assert [one.number for one in found] == list(range(8))
-    whole, planned = layouts_of(Question(members=(2,), plan=PLAN, work=WORK), 2)
+    whole, planned = layouts_of(SimulationRequest(members=(2,), plan=PLAN, work=WORK), 2)
     assert (whole.lane_count, planned.key_split(1).cuts) == (1, (5,))
     with pytest.raises(ConfigInvalid, match="has 2 partitions, the topic has 3"):
-        layouts_of(Question(members=(2,), plan=PLAN, work=WORK), 3)
-    many = Question(members=tuple(range(1, 21)), lanes=(1024,), work=WORK)
+        layouts_of(SimulationRequest(members=(2,), plan=PLAN, work=WORK), 3)
+    many = SimulationRequest(members=tuple(range(1, 21)), lanes=(1024,), work=WORK)
     with pytest.raises(ConfigInvalid, match="lanes in all scenarios together"):
         list_scenarios(many, layouts_of(many, 100))
     with pytest.raises(ConfigInvalid, match="needs members"):
-        Question(members=(2,), work=WORK)
+        SimulationRequest(members=(2,), work=WORK)
 
 
 def test_lanes_are_dealt_out_as_in_groups() -> None:
@@ -229,9 +229,9 @@ def test_the_table_has_a_row_per_scenario() -> None:
     ]  # fmt: skip
     assert len(lines) == 4 + 1 + 3
     assert (figure(99.94), figure(0.004), duration(36_000_000)) == ("99.9", "0.00", "10.0 h")
-    backlog = Question(members=(3,), lanes=(16,), work=WORK, arrivals="backlog")
+    backlog = SimulationRequest(members=(3,), lanes=(16,), work=WORK, arrivals="backlog")
     assert "all records are there at the start" in render(simulation(backlog))
-    paced = Question(members=(3,), lanes=(16,), work=WORK, rate=2e3)
+    paced = SimulationRequest(members=(3,), lanes=(16,), work=WORK, rate=2e3)
     assert "arrivals: at 2000 records/s" in render(simulation(paced))
 
 
@@ -251,14 +251,14 @@ def test_the_cheapest_that_is_enough_is_named() -> None:
 
 def test_files_have_all_figures() -> None:
     """JSON with hashes as text; a row per member, idle ones too; a row per heavy key."""
-    planned = Question(members=(3,), plan=PLAN, work=None)
+    planned = SimulationRequest(members=(3,), plan=PLAN, work=None)
 
     document = json.loads(write_json(simulation(planned), price=2))
     members = pq.read_table(io.BytesIO(write_members(simulation()))).to_pylist()
     keys = pq.read_table(io.BytesIO(write_keys(simulation()))).to_pylist()
 
     assert (document["format"], document["version"]) == ("keylane-simulation", 1)
-    assert document["question"]["plan"] == PLAN.plan_id
+    assert document["request"]["plan"] == PLAN.plan_id
     assert document["records"]["rate"] == 500
     assert document["scenarios"][1]["heavy"][0]["key_hash"] == str(2**60)
     assert document["scenarios"][1]["price"] == pytest.approx(2 * 3 * 4 / 3600)
@@ -294,7 +294,7 @@ def test_a_group_without_work_is_not_divided_by() -> None:
         members=free.results[1].members,
         heavy=(),
     )
-    idle = Simulation(topic="orders", question=free.question, facts=free.facts, results=(nothing,))
+    idle = Simulation(topic="orders", request=free.request, facts=free.facts, results=(nothing,))
 
     (row,) = json.loads(write_json(idle))["scenarios"]
 
