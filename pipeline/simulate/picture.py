@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 COLORS: Final = ("#4878a8", "#c8553d", "#5a9a5a", "#8d6cab", "#b8860b", "#4f9d9d", "#7f7f7f")
 TODAY_COLOR: Final = "#333333"
 ARRIVING_COLOR: Final = "#999999"
-WAIT_FLOOR_MS: Final = 0.01
+WAIT_FLOOR_MS: Final = 0.1
 """A logarithmic scale has no 0: a wait below this is drawn here."""
 FORMATS: Final = ("png", "svg")
 

@@ -123,6 +123,11 @@ def figure(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
+def money(value: float) -> str:
+    """A price with cents, and three digits where it is less than one."""
+    return f"{value:,.2f}" if value >= 1 else f"{value:.3g}"
+
+
 def duration(ms: float) -> str:
     """A time in seconds, or in hours if it is long."""
     return f"{figure(ms / 1000)} s" if ms < 36_000_000 else f"{figure(ms / 3_600_000)} h"
@@ -165,7 +170,7 @@ def _arrivals(facts: RecordFacts, request: SimulationRequest) -> str:
     if facts.raised:
         late = (
             f"; {facts.raised:,} records stand behind later ones, by"
-            f" {duration(facts.raised_max_us / 1000)} at most, and take their time"
+            f" {duration(facts.raised_max_us / 1000)} at most, and take their times"
         )
     return f"arrivals: {pace}{late}"
 
@@ -192,7 +197,7 @@ def _row(one: ScenarioResult, price: float | None) -> tuple[str, ...]:
         duration(one.span_ms),
         f"{one.member_hours:,.2f}",
     )
-    return row if price is None else (*row, f"{price * one.member_hours:,.2f}")
+    return row if price is None else (*row, money(price * one.member_hours))
 
 
 def _document(one: ScenarioResult, price: float | None) -> dict[str, Any]:
