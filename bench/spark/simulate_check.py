@@ -37,7 +37,7 @@ from bench.side_by_side.slow_work import (
     produce_burst,
     settle_crew,
 )
-from keylane.pipeline.job import open_session
+from keylane.pipeline.start import open_session
 from keylane.pipeline.simulate.job import run_simulation
 from keylane.pipeline.simulate.model import ScenarioResult, SimulationRequest, WorkModel
 from keylane.pipeline.simulate.queueing import plain_records, with_measured_work
