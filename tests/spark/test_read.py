@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.lane import LaneLayout
-from keylane.pipeline.brokers import SparkGroupOffsets
+from keylane.pipeline.brokers import SparkAdmin
 from keylane.pipeline.checkpoint import apply_migration, plan_migration
 from keylane.pipeline.keyed_state import LaneFold, all_states
 from keylane.pipeline.listener import LaneProgressListener
@@ -155,9 +155,13 @@ def test_folded_without_a_shuffle_restarted_and_moved_to_more_lanes(
     assert sum(row[3] for row in rows) == 0
     assert {row[0] for row in rows} == set(range(16))
     ends = {0: total // 2, 1: total // 2}
-    with SparkGroupOffsets(spark, kafka, f"{orders}-spark") as offsets:
+    with SparkAdmin(spark, kafka) as admin:
         # The batch that was cut off may have no progress event: only the last commit is sure.
-        wait_until(lambda: offsets.read(orders) == ends, last, "the listener's last commit")
+        wait_until(
+            lambda: admin.committed(f"{orders}-spark", orders) == ends,
+            last,
+            "the listener's last commit",
+        )
     spark.streams.removeListener(listener)
     listener.close()
     assert listener.failure_count == 0
