@@ -12,8 +12,7 @@ import click
 from keylane.embedded.resolve import print_progress
 from keylane.errors import ConfigInvalid, JobFailed, SparkUnavailable, StorageFailed
 from keylane.pipeline.job import spark_errors, starvation_reported
-from keylane.pipeline.needs import check_pyspark
-from keylane.pipeline.start import close_session, open_session, running_session
+from keylane.pipeline.start import open_or_join
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,20 +97,18 @@ def start_session(
     Whatever Spark raises inside leaves as one line. A cluster without free executors is reported.
 
     Raises:
-        ConfigInvalid: a `--conf` cannot be read; and as `open_session`.
-        SparkUnavailable: as `open_session`.
+        ConfigInvalid: a `--conf` cannot be read; and as `start.open_session`.
+        SparkUnavailable: as `start.open_session`.
         JobFailed: Spark, its cluster or its JVM failed.
     """
     config = read_pairs("--conf", conf)
-    check_pyspark()
-    is_running = running_session() is not None
-    spark = open_session(app_name, master=master, config=config)
     try:
-        with spark_errors(), starvation_reported(spark, print_progress):
+        with (
+            open_or_join(app_name, master=master, config=config) as spark,
+            spark_errors(),
+            starvation_reported(spark, print_progress),
+        ):
             yield spark
     except KeyboardInterrupt:
         sys.stderr.write("keylane: interrupted\n")
         raise
-    finally:
-        if not is_running:
-            close_session(spark)

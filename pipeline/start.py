@@ -14,12 +14,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from keylane.errors import SparkUnavailable, reason_of
+from keylane.errors import ConfigInvalid, SparkUnavailable, reason_of
 from keylane.pipeline.job import first_line, jvm_of, log_hint, log_path
 from keylane.pipeline.needs import check_pyspark, find_jars, find_java_home
 from keylane.pipeline.settings import (
     LOOPBACK,
     MASTER,
+    NO_CONNECT,
     read_given,
     reason_in_log,
     refuse_connect,
@@ -60,12 +61,13 @@ def open_session(
         SparkUnavailable: pyspark, Java or the jars are missing, or Spark does not start.
     """
     check_pyspark()
+    _refuse_client()
     given = read_given(master, config or {})
-    refuse_connect(given, os.environ)
     with _start_errors():
         running = running_session()
         if running is not None:
             return _adopt(running, given)
+        refuse_connect(given, os.environ)
         return _start(app_name, given)
 
 
@@ -84,12 +86,30 @@ def running_session() -> SparkSession | None:
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
-def close_session(spark: SparkSession) -> None:
-    """Stop a session; one whose JVM has ended has stopped."""
+@contextmanager
+def open_or_join(
+    app_name: str, *, master: str | None, config: Mapping[str, str]
+) -> Iterator[SparkSession]:
+    """`open_session`, stopped at the end; a session that was there before stays."""
     from py4j.protocol import Py4JError
 
-    with suppress(Py4JError, ConnectionError):
-        spark.stop()
+    check_pyspark()
+    is_joined = running_session() is not None
+    spark = open_session(app_name, master=master, config=config)
+    try:
+        yield spark
+    finally:
+        if not is_joined:
+            with suppress(Py4JError, ConnectionError):  # one whose JVM has ended has stopped
+                spark.stop()
+
+
+def _refuse_client() -> None:
+    """Raises: ConfigInvalid, the package pyspark-client is installed, which has no JVM."""
+    from pyspark.util import is_remote_only
+
+    if is_remote_only():
+        raise ConfigInvalid(f"pyspark-client: {NO_CONNECT}; pip install 'keylane[spark]'")
 
 
 def _start(app_name: str, given: Mapping[str, str]) -> SparkSession:

@@ -156,7 +156,7 @@ def test_the_python_of_executors_is_the_users_where_one_was_named() -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('WARNING: x\nException in thread "main" a.b.SparkException: No\n\tat c\n', "a.b.SparkException: No"),
+        ('W: x\nException in thread "main" a.NoException: b\n\tat c\n', "a.NoException: b"),
         ("Error: Unrecognized option: --y\n\nUsage: z\n", "Error: Unrecognized option: --y"),
         ("bin/java: no such file\n\n", "bin/java: no such file"),
         ("", "it printed nothing"),
