@@ -1,4 +1,4 @@
-"""docs/examples/spark: objects that fit the Spark operator's definitions, and commands that parse."""
+"""docs/examples/spark: objects fit the Spark operator's definitions, and commands parse."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ SPARK_OPERATOR: Final = (
     "h1:7E1iz79b5p8fEcn2zr/yJ/T3kuZtJJqj+DPvvGV3WjA=",
 )
 """Go module with the definitions, and go's sum of it."""
+KINDS: Final = ("SparkApplication", "ScheduledSparkApplication")
 DEFINITIONS: Final = "config/crd/bases/sparkoperator.k8s.io_{}s.yaml"
 SECRET: Final = re.compile(
     r"password|passwd|sasl\.jaas\.config|access\.key|secret\.key|token", re.IGNORECASE
@@ -77,7 +78,7 @@ def definitions() -> dict[str, jsonschema.Draft202012Validator]:
     except GoToolMissing as error:
         pytest.skip(f"no Spark operator: {error}")
     found = {}
-    for kind in ("SparkApplication", "ScheduledSparkApplication"):
+    for kind in KINDS:
         text = (module / DEFINITIONS.format(kind.lower())).read_text(encoding="utf-8")
         # The parser in C, as safe: the one in Python takes half a minute for these two.
         (version,) = yaml.load(text, yaml.CSafeLoader)["spec"]["versions"]
