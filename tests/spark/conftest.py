@@ -19,6 +19,7 @@ from tests.integration.conftest import (
     own_broker,
     pytest_unconfigure,
     shared_keylane,
+    stage,
     topic,
 )
 from tests.spark.s3 import s3, s3_jars
@@ -35,6 +36,7 @@ __all__ = (
     "pytest_unconfigure",
     "s3",
     "shared_keylane",
+    "stage",
     "topic",
 )
 
