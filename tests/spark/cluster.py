@@ -9,6 +9,7 @@ it. What the driver writes below these folders no executor sees, and the other w
         done = spark_cluster.keylane("profile", "--topic", "t", ...)   # keylane spark ... --master
         done = spark_cluster.submit(program, "argument")               # spark-submit program
         job = spark_cluster.start_submit(program)                      # the same, not waited for
+        job.await_line(" of 3 tasks"); job.interrupt(); done = Done.of(job)
         spark_cluster.kill_worker(0)                                   # with its executors
         spark_cluster.start_worker(0)
 
@@ -23,14 +24,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import pyspark
 
@@ -46,6 +50,8 @@ START_S: Final = 180.0
 RUN_S: Final = 280.0
 MASTER_READY: Final = "New state: ALIVE"
 WORKER_READY: Final = "Successfully registered with master"
+CONF: Final = ("--conf", "spark.sql.shuffle.partitions=4")
+"""200 by default, each a task."""
 HIDE: Final = """
 stage=$1 hidden=$2 others=$3 kept=$4; shift 4
 mount -t tmpfs -o mode=1777 tmpfs "$stage"
@@ -78,7 +84,7 @@ class SparkCluster:
         arguments = ["--host", LOOPBACK, "--port", self.port, "--webui-port", self.ui_port]
         self._master = self._child("master", _java("master.Master", *arguments), MASTER_READY)
         self._workers: dict[int, GuardedChild] = {}
-        self._jobs: list[subprocess.Popen[str]] = []
+        self._jobs: list[Job] = []
 
     def start(self) -> SparkCluster:
         """Start all of it; returns when both workers are registered.
@@ -99,9 +105,8 @@ class SparkCluster:
     def stop(self) -> None:
         """End jobs, workers and the master."""
         for job in self._jobs:
-            if job.poll() is None:
-                job.kill()
-            job.communicate()
+            job.kill()
+            job.wait()
         for worker in self._workers.values():
             worker.kill()
         self._master.kill()
@@ -123,8 +128,10 @@ class SparkCluster:
             work = Path(tempfile.gettempdir()) / "spark-work"  # in the worker's own file system
             ports = ["--port", find_free_port(), "--webui-port", find_free_port()]
             limits = ["--cores", 1, "--memory", "1g", "--work-dir", work]
-            java = _java("worker.Worker", "--host", LOOPBACK, *ports, *limits, self.url)
-            worker = self._child(f"worker-{number}", [*self._prefix, *java], WORKER_READY)
+            # On one host Spark's shuffle reads the files of another executor by their path.
+            host = f"127.0.0.{number + 2}"
+            java = _java("worker.Worker", "--host", host, *ports, *limits, self.url)
+            worker = self._child(f"worker-{number}", [*self._prefix, *java], WORKER_READY, host)
             self._workers[number] = worker
         if not worker.running:
             worker.launch()
@@ -182,48 +189,47 @@ class SparkCluster:
     def start_submit(
         self,
         program: Path,
-        *args: str | Path,
+        *args: object,
         options: Sequence[str] = (),
         jars: bool = True,
         environment: Mapping[str, str] | None = None,
-    ) -> subprocess.Popen[str]:
-        """Start `spark-submit --master URL [--jars ...] options program args`, with two pipes."""
-        command = [str(HOME / "bin" / "spark-submit"), "--master", self.url]
+    ) -> Job:
+        """Start `spark-submit --master URL [--jars ...] options program args`."""
+        command = [str(HOME / "bin" / "spark-submit"), "--master", self.url, *CONF]
         if jars:
             command += ["--jars", ",".join(str(jar.path) for jar in find_jars())]
         return self._start([*command, *options, str(program), *map(str, args)], environment)
 
-    def submit(self, program: Path, *args: str | Path, **how: Any) -> Done:
+    def submit(self, program: Path, *args: object, **how: Any) -> Done:
         """`start_submit`, to its end."""
         return Done.of(self.start_submit(program, *args, **how))
 
     def start_keylane(
-        self, name: str, *args: str | Path, environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[str]:
-        """Start `keylane spark NAME ... --master URL`, with two pipes."""
-        command = [sys.executable, "-m", "keylane", "spark", name, *map(str, args)]
-        return self._start([*command, "--master", self.url], environment)
+        self,
+        name: str,
+        *args: object,
+        master: bool = True,
+        environment: Mapping[str, str] | None = None,
+    ) -> Job:
+        """Start `keylane spark NAME ... --master URL`."""
+        command = [sys.executable, "-m", "keylane", "spark", name, *CONF, *map(str, args)]
+        if master:
+            command += ["--master", self.url]
+        return self._start(command, environment)
 
-    def keylane(self, name: str, *args: str | Path, **how: Any) -> Done:
+    def keylane(self, name: str, *args: object, **how: Any) -> Done:
         """`start_keylane`, to its end."""
         return Done.of(self.start_keylane(name, *args, **how))
 
-    def _start(
-        self, command: list[str], environment: Mapping[str, str] | None
-    ) -> subprocess.Popen[str]:
-        job = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.environment(environment),
-        )
+    def _start(self, command: list[str], environment: Mapping[str, str] | None) -> Job:
+        job = Job(command, self.environment(environment))
         self._jobs.append(job)
         return job
 
-    def _child(self, name: str, command: Sequence[str], ready: str) -> GuardedChild:
-        environment = {"SPARK_LOCAL_IP": LOOPBACK, "SPARK_HOME": str(HOME)}
+    def _child(
+        self, name: str, command: Sequence[str], ready: str, host: str = LOOPBACK
+    ) -> GuardedChild:
+        environment = {"SPARK_LOCAL_IP": host, "SPARK_HOME": str(HOME)}
         environment["SPARK_SCALA_VERSION"] = "2.13"  # what bin/load-spark-env.sh says of these jars
         environment["JAVA_HOME"] = str(find_java_home())
         log_path = self.folder / f"{name}.log"
@@ -232,21 +238,86 @@ class SparkCluster:
         )
 
 
+class Job:
+    """A program that runs; what it prints is read as it comes."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            start_new_session=True,  # a Ctrl-C is for this program
+        )
+        self.pid = self._process.pid
+        self._lines: dict[str, list[str]] = {"out": [], "error": []}
+        self._changed = threading.Condition()
+        pipes = {"out": self._process.stdout, "error": self._process.stderr}
+        self._readers = [
+            threading.Thread(target=self._read, args=(name, pipe)) for name, pipe in pipes.items()
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    def await_line(self, text: str, timeout_s: float = RUN_S) -> str:
+        """The first line with `text`, of either pipe; fails where the program ends without."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._line(text) or not self._reads(), timeout_s)
+            found = self._line(text)
+        assert found, f"no line with {text!r}: {self._lines}"
+        return found
+
+    def interrupt(self) -> None:
+        """Ctrl-C, of all that the program has started."""
+        os.killpg(self.pid, signal.SIGINT)
+
+    def kill(self) -> None:
+        """kill -9, of the program alone; nothing when it has ended."""
+        self._process.kill()
+
+    def wait(self, timeout_s: float = RUN_S) -> Done:
+        """Wait until it ends; it is killed when that takes longer."""
+        try:
+            code = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"runs on after {timeout_s} s: {self._lines}") from None
+        for reader in self._readers:
+            reader.join()
+        return Done(code, "".join(self._lines["out"]), "".join(self._lines["error"]))
+
+    def _read(self, name: str, pipe: IO[str]) -> None:
+        with pipe:
+            for line in pipe:
+                with self._changed:
+                    self._lines[name].append(line)
+                    self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _line(self, text: str) -> str:
+        lines = [*self._lines["out"], *self._lines["error"]]
+        return next((line for line in lines if text in line), "")
+
+    def _reads(self) -> bool:
+        ended = [reader for reader in self._readers if reader is not threading.current_thread()]
+        return self._process.poll() is None or any(reader.is_alive() for reader in ended)
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """What a program has printed, and how it ended."""
 
-    def __init__(self, code: int, out: str, error: str) -> None:
-        self.code, self.out, self.error = code, out, error
+    code: int
+    out: str
+    error: str
 
     @classmethod
-    def of(cls, job: subprocess.Popen[str], timeout_s: float = RUN_S) -> Done:
-        """Wait for a job; it is killed when that takes longer."""
-        try:
-            out, error = job.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            job.kill()
-            raise
-        return cls(job.returncode, out, error)
+    def of(cls, job: Job, timeout_s: float = RUN_S) -> Done:
+        """Wait for a job."""
+        return job.wait(timeout_s)
 
     def __repr__(self) -> str:
         return f"exit {self.code}\n--- out\n{self.out}\n--- error\n{self.error}"
