@@ -19,6 +19,7 @@ from tests.integration.conftest import (
     own_broker,
     pytest_unconfigure,
     shared_keylane,
+    stage,
     topic,
 )
 from tests.spark.s3 import s3, s3_jars, s3_server
@@ -36,6 +37,7 @@ __all__ = (
     "s3",
     "s3_server",
     "shared_keylane",
+    "stage",
     "topic",
 )
 
