@@ -37,10 +37,10 @@ from bench.side_by_side.slow_work import (
     produce_burst,
     settle_crew,
 )
-from keylane.pipeline.start import open_session
 from keylane.pipeline.simulate.job import run_simulation
 from keylane.pipeline.simulate.model import ScenarioResult, SimulationRequest, WorkModel
 from keylane.pipeline.simulate.queueing import plain_records, with_measured_work
+from keylane.pipeline.start import open_session
 from keylane.pipeline.topic_range import find_range, read_range
 
 WORK_COLUMNS: Final = "partition int, offset long, work_ms double"
