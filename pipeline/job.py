@@ -135,7 +135,7 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, ConnectionError | Py4JNetworkError):
         return JVM_GONE
     java_error = getattr(error, "java_exception", None)
-    text = str(error)
+    text = shown = str(error)
     try:
         while java_error is not None:
             text = str(java_error.toString())
