@@ -135,14 +135,14 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, ConnectionError | Py4JNetworkError):
         return JVM_GONE
     java_error = getattr(error, "java_exception", None)
-    text = str(error)
+    text = shown = str(error)
     try:
         while java_error is not None:
             text = str(java_error.toString())
             java_error = java_error.getCause()
     except (ConnectionError, Py4JNetworkError):  # the JVM ends while it is asked for the text
         return JVM_GONE
-    text = python_cause(str(error)) or python_cause(text) or text
+    text = python_cause(shown) or python_cause(text) or text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = lines[0] if lines else type(error).__name__
     if SIGN_OF_NO_CLASS in line:
