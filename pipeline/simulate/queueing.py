@@ -60,12 +60,16 @@ def with_measured_work(
 ) -> DataFrame:
     """Add `work_us` from rows of (partition, offset, work_ms).
 
-    `work` gives what those lack; without it, that is null.
+    A record with several rows takes their mean. `work` gives what those lack; without it, that is
+    null.
     """
-    known = measured.select(
-        F.col("partition").cast("int"),
-        F.col("offset").cast("bigint"),
-        F.round(F.col("work_ms").cast("double") * 1000).cast("bigint").alias("known_us"),
+    place = (
+        F.col("partition").cast("int").alias("partition"),
+        F.col("offset").cast("bigint").alias("offset"),
+    )
+    # A record that came again was measured again: two rows would be two records.
+    known = measured.groupBy(*place).agg(
+        F.round(F.avg(F.col("work_ms").cast("double")) * 1000).cast("bigint").alias("known_us")
     )
     missing = F.lit(None).cast("bigint")
     each = records.withColumn("work_us", missing) if work is None else with_work(records, work)
