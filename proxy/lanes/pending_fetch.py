@@ -35,6 +35,8 @@ class Cursor:
     readers: dict[PartitionReader, None] = field(default_factory=dict)
     was_empty: bool = False
     """True: its last answer held no record, so the next one must wait for data."""
+    poll: LanePoll | None = None
+    """Its request that waits; a connection has one at a time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +121,10 @@ class LanePoll:
                 timer.cancel()
             for turn in self.turns:
                 turn.reader.listeners.pop(self, None)
+
+    def hurry(self) -> None:
+        """End the wait for data that is not there yet: another request waits for the answer."""
+        self._expire()
 
     def press(self) -> None:
         """Answer with what is at hand: too much is being gathered in all."""
