@@ -11,14 +11,16 @@ from typing import Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from numpy.typing import NDArray
 
 from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.garbage import collector_paused
 
 ROWS_MAX: Final = 10_000
 """Of an Arrow batch, Spark's own default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
 FETCH_WAIT_MS: Final = 10
-"""`fetch.wait.max.ms`. A task reads what the log has, and so waits for nothing but the answer that
-says that the log ends; a broker keeps that one back for so long."""
+"""`fetch.wait.max.ms`. A task reads what the log has. Only the answer that says that the log ends
+has no record, and a broker keeps that one back for this time; librdkafka's default is 500."""
 STALL_S: Final = 120.0
 """Without a record or the end: Spark's own network time-out, after which its source fails too."""
 ASK_S: Final = 20.0
@@ -119,10 +121,12 @@ def read_lane(task: LaneTask) -> Iterator[pa.RecordBatch]:
                 raise UpstreamLost(
                     f"{place}: no record in {STALL_S:g} s before offset {task.end}{reached}"
                 )
-            # `consume` alone would wait for so many records, also when the end is among them.
-            taken = take([first, *consumer.consume(ROWS_MAX - 1, timeout=0)], task.end, place)
-            if taken.rows:
-                yield to_arrow(taken.rows, task)
+            with collector_paused():
+                # `consume` alone would wait for so many records, also if the end is among them.
+                taken = take([first, *consumer.consume(ROWS_MAX - 1, timeout=0)], task.end, place)
+                columns = to_arrow(taken.rows, task) if taken.rows else None
+            if columns is not None:
+                yield columns
                 deadline_s = time.monotonic() + STALL_S
             if taken.is_done:
                 return
@@ -131,7 +135,7 @@ def read_lane(task: LaneTask) -> Iterator[pa.RecordBatch]:
         consumer.close()
 
 
-class Taken(NamedTuple):
+class TakenRecords(NamedTuple):
     """Records of a lane, in order."""
 
     rows: list[Message]
@@ -141,7 +145,7 @@ class Taken(NamedTuple):
     """The end of the log, where it was met before the end of the task."""
 
 
-def take(messages: Sequence[Message], end: int, place: str) -> Taken:
+def take(messages: Sequence[Message], end: int, place: str) -> TakenRecords:
     """Take the records before `end`.
 
     Raises:
@@ -156,17 +160,17 @@ def take(messages: Sequence[Message], end: int, place: str) -> Taken:
             if offset < end:
                 rows.append(message)
             if offset >= end - 1:
-                return Taken(rows, is_done=True)
+                return TakenRecords(rows, is_done=True)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's name
             # A new leader may have less for a moment than the one that was asked for the end.
             if offset is None or offset >= end:
-                return Taken(rows, is_done=True)
+                return TakenRecords(rows, is_done=True)
             log_end = offset
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
             raise UpstreamLost(f"{place}: the records are gone: {error.str()}")
         elif not error.retriable():
             raise UpstreamLost(f"{place}: {error.str()}")
-    return Taken(rows, is_done=False, log_end=log_end)
+    return TakenRecords(rows, is_done=False, log_end=log_end)
 
 
 def to_arrow(rows: Sequence[Message], task: LaneTask) -> pa.RecordBatch:
@@ -174,7 +178,7 @@ def to_arrow(rows: Sequence[Message], task: LaneTask) -> pa.RecordBatch:
     count = len(rows)
     # Kind and ms; `map` over the methods: nothing else of Python is run for a record.
     pairs = chain.from_iterable(map(Message.timestamp, rows))
-    times = np.fromiter(pairs, np.int64, 2 * count).reshape(count, 2)
+    times: NDArray[np.int64] = np.fromiter(pairs, np.int64, 2 * count).reshape(count, 2)
     columns = [
         pa.array(list(map(Message.key, rows)), pa.binary()),
         pa.array(list(map(Message.value, rows)), pa.binary()),

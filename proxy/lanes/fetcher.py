@@ -4,8 +4,9 @@ Source: KIP-74 (limits), KIP-98 (aborted transactions), KIP-227 (long polls).
 
 A request is answered when
 - records of at least `min_bytes` are at hand, or a limit is reached, or a lane cannot be read;
-- or `max_wait_ms` is over, or another request of the connection waits behind it. Data that is known to be upstream is still waited for then, as a
-  broker waits for its disk. Otherwise a client with short waits would never see it.
+- or `max_wait_ms` is over, or a request that is no Fetch waits behind it on its connection. Data
+  that is known to be upstream is still waited for then, as a broker waits for its disk. Otherwise
+  a client with short waits would never see it.
 A block without a record for the lanes that wait does not wake them. Its empty header goes out with
 the next answer, so that positions move. Only an empty range that ended at the log end when the
 request came is answered at once, and not twice in a row: a client that reads up to a known end

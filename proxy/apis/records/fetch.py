@@ -210,6 +210,8 @@ def lane_request(
     """Return the request for lanes; its answer is bounded whatever the client allows."""
     gap_form = gap_form_of(wanted, is_librdkafka=context.is_librdkafka)
     max_bytes = min(wanted.max_bytes, context.config.fetch_answer_bytes_max)
+    if context.is_followed:
+        max_wait_ms = 0
     if gap_form is GapForm.PASSED:
         max_wait_ms = wait_for_passed(max_wait_ms)
         max_bytes = min(max_bytes, PASSED_BYTES_MAX)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from kio.schema.errors import ErrorCode
@@ -408,8 +408,6 @@ class Context:
 
     async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
         """Serve lanes; one answer per lane, in order."""
-        if self.is_followed:
-            request = replace(request, max_wait_ms=0)
         return await self._shared.fetcher.fetch(request)
 
     @property

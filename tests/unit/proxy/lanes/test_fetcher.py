@@ -486,3 +486,39 @@ def test_stop_answers_fetches_that_wait() -> None:
         assert log.closed_count == log.open_count
 
     run_virtual(main)
+
+
+def test_a_hurried_fetch_does_not_wait_for_new_data() -> None:
+    """A request behind it would wait as long; other connections go on waiting."""
+
+    async def main() -> None:
+        bench = Bench(interleaved_log())
+        await bench.fetch_one(0, 40, cursor="spark")
+        hurried = spawn(bench.fetch_one(0, 51, cursor="spark", max_wait_ms=90_000), "hurried")
+        patient = spawn(bench.fetch_one(1, 51, cursor="member", max_wait_ms=90_000), "patient")
+        await asyncio.sleep(1)
+
+        bench.fetcher.hurry("spark")
+        bench.fetcher.hurry("unknown")
+
+        assert (await hurried).records == () and bench.now_s() < 2
+        assert not patient.done()
+        bench.fetcher.hurry("spark")  # nothing waits any more
+        patient.cancel()
+
+    run_virtual(main)
+
+
+def test_a_hurried_fetch_still_gets_what_is_upstream() -> None:
+    """As at the end of `max_wait_ms`: an empty answer would cost the client another round."""
+
+    async def main() -> None:
+        bench = Bench(interleaved_log())
+        fetching = spawn(bench.fetch_one(0, 40, cursor="spark", max_wait_ms=90_000), "fetch")
+        await asyncio.sleep(0)
+
+        bench.fetcher.hurry("spark")
+
+        assert offsets_of(await fetching) == [40, 42, 44, 46, 48, 50]
+
+    run_virtual(main)
