@@ -279,10 +279,10 @@ async def test_a_fetch_with_a_request_behind_it_does_not_wait() -> None:
     """Neither for lanes alone, nor in turns with plain topics."""
     context = FakeContext()
     context.backlog.append(make_request(LIST_OFFSETS, 1, b"").frame)
-    context.expect(FETCH, {"max_wait": 0}, {"responses": [found(12, "plain", {0: b""})]})
     context.world.lane_answers += [[lane()], [lane()]]
 
     await call(context, FETCH, 12, request(topic("orders", {0: 1})))
+    context.expect(FETCH, {"max_wait": 0}, {"responses": [found(12, "plain", {0: b""})]})
     await call(context, FETCH, 12, request(topic("orders", {0: 1}), topic("plain", {0: 1})))
 
     assert [asked.max_wait_ms for asked in context.world.fetched] == [0, 0]
