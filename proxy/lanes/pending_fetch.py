@@ -63,11 +63,14 @@ class Turn:
 
     @property
     def is_caught_up(self) -> bool:
-        """Return whether the lane is empty up to the log end of when the request came."""
-        return (
-            self.taken.gap_start >= 0
-            and self.wanted.fetch_offset < self.target <= self.taken.position
-        )
+        """Return whether the lane is empty up to the log end of when the request came.
+
+        Markers of transactions, which every lane gets, are no records: at the end of a log that
+        transactions have written there is no gap behind them.
+        """
+        taken = self.taken
+        is_empty = taken.gap_start >= 0 or not taken.has_records
+        return is_empty and self.wanted.fetch_offset < self.target <= taken.position
 
 
 class LanePoll:
