@@ -316,6 +316,25 @@ def test_a_lane_without_records_up_to_the_end_is_answered_once_it_is_read() -> N
     run_virtual(main)
 
 
+def test_a_lane_of_markers_up_to_the_end_is_answered_once_it_is_read() -> None:
+    """Every lane gets the markers of transactions: they end no wait, and begin none."""
+
+    async def main() -> None:
+        log = BrokerLog()
+        log.append((A, b"v"), producer_id=5)
+        log.append_marker(5, commit=True)
+        bench = Bench(log)
+
+        answer = await bench.fetch_one(1, 0, isolation=1)
+        known_s = bench.now_s()
+        again = await bench.fetch_one(1, 2, isolation=1)
+
+        assert offsets_of(answer) == [] and next_offset_of(answer) == 2 and known_s < WAIT_S
+        assert again.records == () and bench.now_s() - known_s == pytest.approx(WAIT_S)
+
+    run_virtual(main)
+
+
 def test_min_bytes_waits_for_more() -> None:
     """Small data waits until there is enough, and comes at the end of the wait otherwise."""
 
