@@ -19,7 +19,6 @@ from keylane.wire.header import write_request
 from tests.transcript.loopback import WAIT_S, running
 
 HEARTBEAT, LEAVE, OFFSET_COMMIT, METADATA = 12, 13, 8, 3
-FETCH, LIST_OFFSETS = 1, 2
 
 Handler = Callable[[Request, Any], Awaitable[Any]]
 
@@ -143,33 +142,6 @@ async def test_a_request_does_not_overtake_one_that_has_not_released(serve) -> N
 
         seen = [await world.broker.request(), await world.broker.request()]
         assert seen == [(OFFSET_COMMIT, 1), (LEAVE, 2)]
-
-
-async def test_a_request_behind_a_fetch_hurries_it(serve) -> None:
-    """Spark asks for the log's end behind each fetch; a fetch behind a fetch changes nothing."""
-    may_end = asyncio.Event()
-
-    async def fetch(request: Request, _context: Any) -> Any:
-        await may_end.wait()
-        return reply(request)
-
-    serve(FETCH, fetch)
-    async with running() as world:
-        world.client.send((FETCH, 1), (FETCH, 2))
-        await world.until(lambda: len(world.session.backlog) == 1)
-        assert world.session.hurried == 0
-        may_end.set()
-        assert await world.client.answers(2) == [1, 2]
-        may_end.clear()
-        world.client.send((FETCH, 3))
-        await world.until(lambda: world.stats.requests["api1"] == 3)
-
-        world.client.send((LIST_OFFSETS, 4))
-
-        await world.until(lambda: world.session.hurried == 1)
-        may_end.set()
-        world.broker.answer((await world.broker.request())[1])
-        assert await world.client.answers(2) == [3, 4]
 
 
 async def test_a_handler_that_ends_does_not_release_a_later_one(serve) -> None:
