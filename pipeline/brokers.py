@@ -6,6 +6,8 @@ without a record (control records, compacted or aborted ones).
 
 from __future__ import annotations
 
+import struct
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, cast
@@ -59,16 +61,13 @@ class SparkTopics(_SparkAdmin):
 
     def count_partitions(self, topic: str) -> int:
         """Return the number of partitions of the topic."""
-        names = self._jvm.java.util.ArrayList()
-        names.add(topic)
-        try:
-            described = self._admin.describeTopics(names).allTopicNames().get()
-        except Py4JError as error:
-            cause = first_line(error)
-            if "UnknownTopicOrPartition" in cause or "InvalidTopic" in cause:
-                raise ConfigInvalid(f"topic {topic}: {self._bootstrap} has no such topic") from None
-            raise self._unreachable(cause) from None
-        return int(described.get(topic).partitions().size())
+        return int(self._describe(topic).partitions().size())
+
+    def topic_id(self, topic: str) -> uuid.UUID:
+        """Return the id of the topic, which another topic of the same name does not have."""
+        found = self._describe(topic).topicId()
+        bits = (found.getMostSignificantBits(), found.getLeastSignificantBits())
+        return uuid.UUID(bytes=struct.pack(">qq", *map(int, bits)))
 
     def list_offsets(self, topic: str, partition_count: int, place: str | int) -> list[int]:
         """Offsets of partitions 0, 1, ...: earliest, latest, or by time in ms (-1: none)."""
@@ -87,6 +86,17 @@ class SparkTopics(_SparkAdmin):
         except Py4JError as error:
             raise self._unreachable(first_line(error)) from None
         return [int(found.get(partition).offset()) for partition in partitions]
+
+    def _describe(self, topic: str) -> Any:
+        names = self._jvm.java.util.ArrayList()
+        names.add(topic)
+        try:
+            return self._admin.describeTopics(names).allTopicNames().get().get(topic)
+        except Py4JError as error:
+            cause = first_line(error)
+            if "UnknownTopicOrPartition" in cause or "InvalidTopic" in cause:
+                raise ConfigInvalid(f"topic {topic}: {self._bootstrap} has no such topic") from None
+            raise self._unreachable(cause) from None
 
     def _unreachable(self, cause: str) -> ConfigInvalid:
         if "TimeoutException" in cause:

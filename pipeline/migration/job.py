@@ -1,0 +1,369 @@
+"""Run `keylane spark verify-migration`: read both sides once, compare, write what differs.
+
+Counts and a bounded list of differences reach this process. What is read stays on the disks of the
+executors (`persist`), where Spark makes it anew if one is lost: no folder has to be shared.
+
+`same` is said of records that were seen: a side without records, and a stretch at the brokers of
+which none was seen, give `inconclusive`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import StorageLevel
+from pyspark.sql import functions as F
+
+from keylane.embedded.resolve import Progress, print_progress
+from keylane.pipeline.audit import rules
+from keylane.pipeline.brokers import SparkTopics
+from keylane.pipeline.job import spark_errors
+from keylane.pipeline.migration import sides
+from keylane.pipeline.migration.sides import NAMES
+from keylane.pipeline.seen import unseen_stretches
+from keylane.pipeline.topic_range import TopicRange, find_range, read_range
+from keylane.pipeline.waits.lag import oldest_report_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from keylane.pipeline.storage import Folder
+
+VERDICT, DIFFERENCES, KEYS = "verdict.json", "differences.parquet", "keys.parquet"
+SAME, DIFFERENT, UNKNOWN = "same", "different", "inconclusive"
+EXIT_CODES: Final = {SAME: 0, DIFFERENT: 1, UNKNOWN: 2}
+SHOWN_MAX: Final = 5
+"""Differences of a kind, and keys, that a verdict lists."""
+LISTED_MAX: Final = 100_000
+"""Differences, and keys, in the Parquet files: 10 MB; counts are of all."""
+TASKS_PER_CORE: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideRequest:
+    """One side: a topic, and the range of it. Places are those of `topic_range.find_range`."""
+
+    bootstrap: str
+    topic: str
+    start: str = "earliest"
+    end: str = "latest"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationRequest:
+    """Two sides to compare."""
+
+    before: SideRequest
+    after: SideRequest
+    work_of: SideRequest | None = None
+    """Topic that two groups have processed, and the range to compare: the sides are their audit
+    topics then. None: the sides are topics, record by record."""
+    headers: bool = False
+    any_order: bool = False
+    """True: the records only, not their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationVerdict:
+    """Result of a comparison."""
+
+    status: str
+    counts: Mapping[str, int]
+    """Differences by kind, all kinds."""
+    records: Mapping[str, int]
+    """Records of each side; of groups, records with a report."""
+    keys: int
+    keys_different: int
+    keys_unordered: int
+    """Keys whose order could not be judged."""
+    redelivered: Mapping[str, int]
+    """Reports beyond the first of their record, by side; no difference."""
+    unreported: int | None
+    """Offsets of the input without a report on either side; None: topics were compared."""
+    compared: Mapping[str, Mapping[int, tuple[int, int]]]
+    """Offsets [from, to) by side, or of the input, and partition."""
+    reasons: Sequence[str]
+    """Reasons for which not all could be compared."""
+    shown: Sequence[Mapping[str, Any]]
+    """The first differences of each kind."""
+    shown_keys: Sequence[Mapping[str, Any]]
+    """The first keys that differ, with the place where they part."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 same, 1 different, 2 inconclusive."""
+        return EXIT_CODES[self.status]
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationResult:
+    """Verdict, and the tables behind it, bounded by `LISTED_MAX`."""
+
+    verdict: MigrationVerdict
+    differences: pa.Table
+    keys: pa.Table
+
+
+def run_migration(
+    spark: SparkSession, request: MigrationRequest, *, progress: Progress = print_progress
+) -> MigrationResult:
+    """Compare the sides.
+
+    Raises:
+        ConfigInvalid: a topic does not exist, no broker answers, or a range is empty.
+        JobFailed: Spark failed on the way.
+    """
+    with ExitStack() as stack:
+        run = _Run(spark, request, progress, stack)
+        both = [_range_of(spark, side) for side in (request.before, request.after)]
+        if request.work_of is None:
+            stack.enter_context(spark_errors("verify-migration"))
+            return run.compare(run.topics(both), {NAMES[i]: _judged(both[i]) for i in NAMES})
+        work = _range_of(spark, request.work_of)
+        stack.enter_context(spark_errors("verify-migration"))
+        return run.compare(run.groups(both, work), {"input": _judged(work)}, work)
+
+
+@dataclass(slots=True)
+class _Run:
+    spark: SparkSession
+    request: MigrationRequest
+    progress: Progress
+    stack: ExitStack
+    reasons: list[str] = field(default_factory=list)
+    """Reasons beside which differences say nothing."""
+    redelivered: dict[str, int] = field(default_factory=dict)
+
+    def topics(self, both: Sequence[TopicRange]) -> DataFrame:
+        """Rows of two topics."""
+        headers = self.request.headers
+        frames = []
+        for side, chosen in enumerate(both):
+            self.progress(f"reading {chosen.offset_count:,} offsets of {chosen.topic}")
+            options = {"includeHeaders": "true"} if headers else {}
+            raw = self._read(chosen, options)
+            frames.append(sides.topic_side(raw, side, headers=headers))
+        rows = self._kept(frames[0].unionAll(frames[1]))
+        seen = rows.groupBy("side", "p").agg(F.min("o"), F.max("o")).collect()
+        for side, chosen in enumerate(both):
+            own = {row[1]: (row[2], row[3]) for row in seen if row[0] == side}
+            self.reasons += unseen_stretches(self.spark, chosen, own)
+            if not own:
+                self.reasons.append(f"{chosen.topic} has no record in its range")
+        return rows
+
+    def groups(self, both: Sequence[TopicRange], work: TopicRange) -> DataFrame:
+        """Rows of what two groups reported of `work`."""
+        frames = []
+        for side, chosen in enumerate(both):
+            self.progress(f"reading {chosen.offset_count:,} reports of {chosen.topic}")
+            parsed = self._kept(rules.parse_values(self._read(chosen, {})))
+            records = rules.split_reports(parsed).records
+            self._check_reports(parsed, records, chosen, work)
+            own = self._kept(rules.within(records, _judged(work)))
+            frames.append(self._kept(sides.group_side(own, side)))
+            reports, first = own.count(), frames[-1].count()
+            self.redelivered[NAMES[side]] = reports - first
+            if not first:
+                self.reasons.append(f"{chosen.topic} has no report of {work.topic} in its range")
+        return frames[0].unionAll(frames[1])
+
+    def _check_reports(
+        self, parsed: DataFrame, records: DataFrame, chosen: TopicRange, work: TopicRange
+    ) -> None:
+        seen = parsed.groupBy("ap").agg(F.min("ao"), F.max("ao"), F.count_if("bad")).collect()
+        own = {row[0]: (row[1], row[2]) for row in seen}
+        self.reasons += unseen_stretches(self.spark, chosen, own)
+        bad = sum(row[3] for row in seen)
+        if bad:
+            self.reasons.append(f"{bad} records of {chosen.topic} are no reports")
+        counts = records.agg(
+            F.count_if(F.col("ap") != rules.audit_partition_of(chosen.partition_count)),
+            F.count_if(~F.col("p").between(0, work.partition_count - 1)),
+        ).collect()[0]
+        for count, text in zip(
+            counts,
+            ("in a partition that is not their key's", f"of partitions that {work.topic} lacks"),
+            strict=True,
+        ):
+            if count:
+                self.reasons.append(f"{count} reports of {chosen.topic} are {text}")
+        if any(chosen.starts):
+            self._check_oldest(parsed, chosen, work)
+
+    def _check_oldest(self, parsed: DataFrame, chosen: TopicRange, work: TopicRange) -> None:
+        """Records that are younger than all lost reports have theirs."""
+        (oldest_ms,) = oldest_report_ms(parsed).collect()[0]
+        if oldest_ms is None:
+            return
+        with SparkTopics(self.spark, work.bootstrap, work.options) as admin:
+            found = admin.list_offsets(work.topic, work.partition_count, oldest_ms)
+        needed = [end if at < 0 else at for at, end in zip(found, work.ends, strict=True)]
+        if any(start < at for start, at in zip(work.starts, needed, strict=True)):
+            place = ",".join(f"{number}:{at}" for number, at in enumerate(needed))
+            self.reasons.append(
+                f"{chosen.topic} has lost its oldest reports: begin with --from {place}"
+            )
+
+    def compare(
+        self,
+        rows: DataFrame,
+        compared: Mapping[str, Mapping[int, tuple[int, int]]],
+        work: TopicRange | None = None,
+    ) -> MigrationResult:
+        """Compare the rows of both sides."""
+        self.progress("comparing keys")
+        rows = self._kept(sides.numbered(rows, any_order=self.request.any_order))
+        marks = self._kept(sides.key_marks(rows))
+        totals = marks.agg(
+            F.count_distinct(*sides.KEY).alias("keys"),
+            F.coalesce(F.sum("records_before"), F.lit(0)).alias("before"),
+            F.coalesce(F.sum("records_after"), F.lit(0)).alias("after"),
+            F.count_if("unordered").alias("unordered"),
+        ).collect()[0]
+        self.progress("comparing records of keys that differ")
+        differing = self._kept(sides.differing(rows, marks))
+        found = self._kept(sides.differences(differing))
+        counted = {row[0]: row[1] for row in found.groupBy("kind").count().collect()}
+        counts = {kind: counted.get(kind, 0) for kind in sides.KINDS}
+        listed = found.orderBy("kind", "p_before", "o_before", "p_after", "o_after")
+        table = listed.limit(LISTED_MAX).select(*_shown_columns(is_work=work is not None)).toArrow()
+        keys = self._keys(found, sides.first_differences(differing), is_work=work is not None)
+        key_table = keys.orderBy("before_partition", "before_offset", "key_hash")
+        key_table = key_table.limit(LISTED_MAX).toArrow()
+        self.progress("")
+        verdict = MigrationVerdict(
+            status=self._status(counts, totals["unordered"]),
+            counts=counts,
+            records={name: totals[name] for name in NAMES.values()},
+            keys=totals["keys"],
+            keys_different=keys.count(),
+            keys_unordered=totals["unordered"],
+            redelivered=self.redelivered,
+            unreported=None if work is None else work.offset_count - _either(rows),
+            compared=compared,
+            reasons=self._all_reasons(totals["unordered"]),
+            shown=_first(table, sides.KINDS),
+            shown_keys=key_table.slice(0, SHOWN_MAX).to_pylist(),
+        )
+        return MigrationResult(verdict, table, key_table)
+
+    def _status(self, counts: Mapping[str, int], unordered: int) -> str:
+        if self.reasons:
+            return UNKNOWN
+        if any(counts.values()):
+            return DIFFERENT
+        return UNKNOWN if unordered else SAME
+
+    def _all_reasons(self, unordered: int) -> list[str]:
+        if not unordered:
+            return self.reasons
+        text = (
+            f"the order of {unordered:,} keys cannot be judged, as their records are in several"
+            " partitions of a side; --any-order compares without it"
+        )
+        return [*self.reasons, text]
+
+    def _keys(self, found: DataFrame, first: DataFrame, *, is_work: bool) -> DataFrame:
+        """A row per key with differences: how many of each kind, and where its sequences part."""
+        counts = found.groupBy(*sides.KEY).agg(
+            *(F.count_if(F.col("kind") == kind).alias(kind) for kind in sides.KINDS)
+        )
+        joined = counts.join(first, [*sides.KEY], "left")
+        partition = [F.col("k2").cast("int").alias("partition")] if is_work else []
+        return joined.select(
+            _key_hash(),
+            *partition,
+            *sides.KINDS,
+            F.col("seq").alias("first_number"),
+            *_places(""),
+        )
+
+    def _read(self, chosen: TopicRange, options: Mapping[str, str]) -> DataFrame:
+        # Order does not matter here: records carry their place.
+        tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
+        chosen = TopicRange(
+            bootstrap=chosen.bootstrap,
+            topic=chosen.topic,
+            starts=chosen.starts,
+            ends=chosen.ends,
+            options={**chosen.options, **options},
+        )
+        return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
+
+    def _kept(self, frame: DataFrame) -> DataFrame:
+        kept = frame.persist(StorageLevel.DISK_ONLY)
+        self.stack.callback(kept.unpersist)
+        return kept
+
+
+def save_result(result: MigrationResult, folder: Folder) -> None:
+    """Write verdict and tables into `folder`.
+
+    Raises:
+        StorageFailed: the folder cannot be written.
+    """
+    for name, table in ((DIFFERENCES, result.differences), (KEYS, result.keys)):
+        sink = io.BytesIO()
+        pq.write_table(table, sink)
+        folder.write(name, sink.getvalue())
+    text = json.dumps(asdict(result.verdict) | {"version": 1}, indent=2)
+    folder.write(VERDICT, (text + "\n").encode())
+
+
+def _range_of(spark: SparkSession, side: SideRequest) -> TopicRange:
+    return find_range(
+        spark, side.bootstrap, side.topic, start=side.start, end=side.end, options=side.options
+    )
+
+
+def _judged(chosen: TopicRange) -> dict[int, tuple[int, int]]:
+    return dict(enumerate(zip(chosen.starts, chosen.ends, strict=True)))
+
+
+def _either(rows: DataFrame) -> int:
+    """Records with a report on one side at least."""
+    return rows.select("k2", "d").distinct().count()
+
+
+def _first(table: pa.Table, kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """The first rows of each kind; the table is ordered by kind."""
+    found: list[dict[str, Any]] = []
+    column = table["kind"].to_pylist()
+    for kind in kinds:
+        if kind in column:
+            own = table.slice(column.index(kind), min(SHOWN_MAX, column.count(kind)))
+            found += own.to_pylist()
+    return found
+
+
+def _shown_columns(*, is_work: bool) -> list[Column]:
+    value = (
+        [F.col("k2").cast("int").alias("partition"), F.col("d").alias("offset")]
+        if is_work
+        else [
+            F.col("d").alias("value_hash"),
+            F.when(F.col("size") >= 0, F.col("size")).alias("value_bytes"),
+        ]
+    )
+    return [F.col("kind"), _key_hash(), *value, *_places(""), *_places("previous_")]
+
+
+def _key_hash() -> Column:
+    return F.when(~F.col("keyless"), F.col("k")).alias("key_hash")
+
+
+def _places(prefix: str) -> list[Column]:
+    return [
+        F.col(f"{prefix}{short}_{side}").alias(f"{prefix}{side}_{name}")
+        for side in NAMES.values()
+        for short, name in (("p", "partition"), ("o", "offset"))
+    ]

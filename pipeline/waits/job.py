@@ -1,0 +1,299 @@
+"""Run `keylane spark lag`: read topic, journal and reports once each, and write the answers.
+
+Tables of a row per lane, member, slice of time and slow key reach this process, records never.
+
+What is read stays on the disks of the executors (`persist`), where Spark makes it anew if one is
+lost: no folder has to be shared.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark import StorageLevel
+from pyspark.sql import functions as F
+
+from keylane.embedded.resolve import Progress, print_progress
+from keylane.offsets.records.journal import TOPIC_NAME, ic_partition
+from keylane.pipeline.audit import rules
+from keylane.pipeline.brokers import SparkTopics
+from keylane.pipeline.job import spark_errors
+from keylane.pipeline.profile.loads import name_keys
+from keylane.pipeline.seen import unseen_stretches
+from keylane.pipeline.topic_range import TopicRange, find_range, read_range
+from keylane.pipeline.waits import lag
+from keylane.pipeline.waits.history import journal_commits
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from keylane.pipeline.storage import Folder
+
+SUMMARY, GROUPS, KEYS = "lag.json", "groups.parquet", "keys.parquet"
+ROWS_MAX: Final = 20_000
+"""Lanes, members and slices that are kept, those that wait longest; more are too many to look at."""
+DRAWN_MAX: Final = 48
+"""Lanes of the picture, those that wait longest."""
+TASKS_PER_CORE: Final = 2
+STAMPS: Final = {0: "CreateTime", 1: "LogAppendTime", -1: "none"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagRequest:
+    """Records to judge. Places are those of `topic_range.find_range`."""
+
+    bootstrap: str
+    topic: str
+    group: str | None = None
+    """Group whose commits the journal holds; None: not asked."""
+    audit_topic: str | None = None
+    """Reports of members; None: there are none."""
+    start: str = "earliest"
+    end: str = "latest"
+    slice_s: int = 3600
+    key_count: int = 20
+    rank: str = "mean"
+    """One of `lag.RANKS`."""
+    show_keys: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagReport:
+    """Waits in ms. Rows have the columns of `lag.summed`."""
+
+    topic: str
+    read: Mapping[int, tuple[int, int]]
+    """Offsets [from, to) by partition."""
+    stamps: Mapping[str, int]
+    """Records by Kafka's timestamp type."""
+    totals: Mapping[str, Mapping[str, Any]]
+    """By figure: until the commit, and until it was processed."""
+    groups: Sequence[Mapping[str, Any]]
+    """A row per figure and slice, member, or lane; `by` says which."""
+    cells: Sequence[Mapping[str, Any]]
+    """A row per slice and lane, of the lanes that wait longest until the commit."""
+    keys: Sequence[Mapping[str, Any]]
+    reasons: Sequence[str]
+    """Reasons for which the numbers are not those of all records."""
+
+    @property
+    def exit_code(self) -> int:
+        """0: the numbers stand; 2: nothing, or not all of it, is known."""
+        return 2 if self.reasons else 0
+
+
+def run_lag(
+    spark: SparkSession, request: LagRequest, *, progress: Progress = print_progress
+) -> LagReport:
+    """Measure the waits.
+
+    Raises:
+        ConfigInvalid: a topic does not exist, no broker answers, or a range is empty.
+        JobFailed: Spark failed on the way.
+    """
+    wanted = find_range(
+        spark,
+        request.bootstrap,
+        request.topic,
+        start=request.start,
+        end=request.end,
+        options=request.options,
+    )
+    with ExitStack() as stack:
+        run = _Run(spark, request, wanted, progress, stack)
+        reports = run.find_reports()
+        journal = run.find_journal()
+        stack.enter_context(spark_errors("lag"))
+        return run.measure(reports, journal)
+
+
+@dataclass(slots=True)
+class _Run:
+    spark: SparkSession
+    request: LagRequest
+    wanted: TopicRange
+    progress: Progress
+    stack: ExitStack
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def judged(self) -> dict[int, tuple[int, int]]:
+        """Offsets [from, to) by partition."""
+        return dict(enumerate(zip(self.wanted.starts, self.wanted.ends, strict=True)))
+
+    def find_reports(self) -> TopicRange | None:
+        """Return the whole audit topic."""
+        request = self.request
+        if request.audit_topic is None:
+            return None
+        return find_range(
+            self.spark, request.bootstrap, request.audit_topic, options=request.options
+        )
+
+    def find_journal(self) -> TopicRange | None:
+        """Return the one partition of the journal that holds the group's commits."""
+        request = self.request
+        if request.group is None:
+            return None
+        # Of a journal with transactions, only what was committed is a record.
+        options = {"kafka.isolation.level": "read_committed", **request.options}
+        found = find_range(self.spark, request.bootstrap, TOPIC_NAME, options=options)
+        own = ic_partition(request.group, found.partition_count)
+        starts = tuple(
+            at if number == own else end
+            for number, (at, end) in enumerate(zip(found.starts, found.ends, strict=True))
+        )
+        return replace(found, starts=starts)
+
+    def measure(self, reported: TopicRange | None, journal: TopicRange | None) -> LagReport:
+        """Read, join and sum up."""
+        commits: list[DataFrame] = []
+        ranges: list[DataFrame] = []
+        reports, oldest_ms = None, None
+        if reported is not None:
+            parsed = self._parse(reported)
+            reports = rules.split_reports(parsed)
+            commits.append(lag.report_commits(parsed))
+            ranges.append(reports.assigned.select("p", "lo", "hi"))
+            if any(reported.starts):
+                (oldest_ms,) = lag.oldest_report_ms(parsed).collect()[0]
+        if journal is not None:
+            commits.append(self._read_journal(journal))
+        both = self._kept(commits[0] if len(commits) == 1 else commits[0].unionByName(commits[1]))
+        bounds = self._kept(lag.lane_bounds(both, *ranges))
+        self.progress(f"reading {self.wanted.offset_count:,} offsets of {self.request.topic}")
+        records = lag.produced_records(self._read(self.wanted))
+        own = None if reports is None else rules.within(reports.records, self.judged)
+        records = lag.with_reports(records, own, oldest_ms=oldest_ms)
+        waits = self._kept(lag.with_commits(records, both, bounds))
+        counts = self._kept(
+            lag.wait_counts(waits, slice_s=self.request.slice_s, has_reports=own is not None)
+        )
+        stamps = self._check(waits, counts)
+        self.progress("summing up")
+        return self._report(waits, counts, stamps)
+
+    def _parse(self, reported: TopicRange) -> DataFrame:
+        self.progress(f"reading {reported.offset_count:,} reports")
+        parsed = self._kept(rules.parse_values(self._read(reported)))
+        bad = parsed.where("bad").count()
+        if bad:
+            self.reasons.append(f"{bad} records of {reported.topic} are no reports")
+        return parsed
+
+    def _read_journal(self, journal: TopicRange) -> DataFrame:
+        assert self.request.group is not None, "asked for"
+        with SparkTopics(self.spark, self.request.bootstrap, self.request.options) as admin:
+            topic_id = admin.topic_id(self.request.topic)
+        raw = read_range(self.spark, journal).select(
+            "offset", F.unix_millis("timestamp").alias("t_ms"), "key", "value"
+        )
+        found = self._kept(journal_commits(raw, self.request.group, topic_id))
+        if found.isEmpty():
+            self.reasons.append(
+                f"the journal has no commit of group {self.request.group} for {self.request.topic}"
+            )
+        return found
+
+    def _check(self, waits: DataFrame, counts: DataFrame) -> dict[str, int]:
+        """Note what was not seen; records by timestamp type."""
+        rows = waits.groupBy("p", "stamp").agg(F.count(F.lit(1)), F.min("o"), F.max("o")).collect()
+        stamps: dict[str, int] = {}
+        seen: dict[int, tuple[int, int]] = {}
+        for p, stamp, records, first, last in rows:
+            name = STAMPS.get(stamp, str(stamp))
+            stamps[name] = stamps.get(name, 0) + records
+            low, high = seen.get(p, (first, last))
+            seen[p] = min(low, first), max(high, last)
+        self.reasons += unseen_stretches(self.spark, self.wanted, seen)
+        if counts.where(F.col("state") == lag.KNOWN).isEmpty():
+            self.reasons.append("no record has a known time of its commit or its processing")
+        return stamps
+
+    def _report(self, waits: DataFrame, counts: DataFrame, stamps: Mapping[str, int]) -> LagReport:
+        totals = {row.pop("figure"): row for row in _rows(lag.summed(counts))}
+        groups: list[dict[str, Any]] = []
+        for by, columns in (("slice", ["slice"]), ("member", ["member"]), ("lane", [*lag.LANE])):
+            found = lag.summed(counts, *columns).where(F.col(columns[0]).isNotNull())
+            found = found.orderBy(F.desc("p99_ms"), *columns, "figure").limit(ROWS_MAX)
+            groups += [{"by": by} | row for row in _rows(found)]
+        slowest = [
+            tuple(row[name] for name in lag.LANE)
+            for row in groups
+            if row["by"] == "lane" and row["figure"] == lag.COMMIT and row["known"]
+        ][:DRAWN_MAX]
+        cells: list[dict[str, Any]] = []
+        if slowest:
+            drawn = self.spark.createDataFrame(slowest, "p int, lo bigint, hi bigint")
+            own = counts.where(F.col("figure") == lag.COMMIT)
+            own = own.join(F.broadcast(drawn), [*lag.LANE], "left_semi")
+            cells = _rows(lag.summed(own, "slice", *lag.LANE).where("slice is not null"))
+        keys = _rows(lag.slow_keys(waits, self.request.key_count, rank=self.request.rank))
+        if self.request.show_keys and keys:
+            self.progress("reading the names of keys")
+            named = name_keys(self._read(self.wanted), [row["h"] for row in keys]).collect()
+            names = {row["key_hash"]: bytes(row["key"]) for row in named}
+            keys = [row | {"key": names.get(row["h"])} for row in keys]
+        self.progress("")
+        return LagReport(
+            topic=self.request.topic,
+            read=self.judged,
+            stamps=stamps,
+            totals=totals,
+            groups=groups,
+            cells=cells,
+            keys=keys,
+            reasons=self.reasons,
+        )
+
+    def _read(self, chosen: TopicRange) -> DataFrame:
+        # Order does not matter here: all that is joined carries its place.
+        tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
+        return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
+
+    def _kept(self, frame: DataFrame) -> DataFrame:
+        kept = frame.persist(StorageLevel.DISK_ONLY)
+        self.stack.callback(kept.unpersist)
+        return kept
+
+
+def _rows(frame: DataFrame) -> list[dict[str, Any]]:
+    return [row.asDict() for row in frame.collect()]
+
+
+def save_report(report: LagReport, folder: Folder) -> None:
+    """Write the summary and the tables into `folder`.
+
+    Raises:
+        StorageFailed: the folder cannot be written.
+    """
+    folder.write(
+        GROUPS, _parquet([*report.groups, *({"by": "cell"} | row for row in report.cells)])
+    )
+    folder.write(KEYS, _parquet(report.keys))
+    keys = [
+        row | ({"key": _text(row["key"])} if row.get("key") is not None else {})
+        for row in report.keys
+    ]
+    text = json.dumps(asdict(replace(report, keys=keys, cells=[])) | {"version": 1}, indent=2)
+    folder.write(SUMMARY, (text + "\n").encode())
+
+
+def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = pa.table({name: [row.get(name) for row in rows] for name in names})
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    return sink.getvalue()
+
+
+def _text(key: bytes) -> str:
+    return key.decode(errors="replace")
