@@ -9,7 +9,6 @@ which none was seen, give `inconclusive`.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -17,7 +16,6 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
@@ -28,6 +26,7 @@ from keylane.pipeline.job import spark_errors
 from keylane.pipeline.migration import sides
 from keylane.pipeline.migration.sides import NAMES
 from keylane.pipeline.seen import unseen_stretches
+from keylane.pipeline.tables import json_rows, parquet_bytes
 from keylane.pipeline.topic_range import TopicRange, find_range, read_range
 from keylane.pipeline.waits.lag import oldest_report_ms
 
@@ -311,11 +310,13 @@ def save_result(result: MigrationResult, folder: Folder) -> None:
     Raises:
         StorageFailed: the folder cannot be written.
     """
-    for name, table in ((DIFFERENCES, result.differences), (KEYS, result.keys)):
-        sink = io.BytesIO()
-        pq.write_table(table, sink)
-        folder.write(name, sink.getvalue())
-    text = json.dumps(asdict(result.verdict) | {"version": 1}, indent=2)
+    folder.write(DIFFERENCES, parquet_bytes(result.differences))
+    folder.write(KEYS, parquet_bytes(result.keys))
+    rows = {
+        name: json_rows(getattr(result.verdict, name), "key_hash", "value_hash")
+        for name in ("shown", "shown_keys")
+    }
+    text = json.dumps(asdict(result.verdict) | rows | {"version": 1}, indent=2)
     folder.write(VERDICT, (text + "\n").encode())
 
 

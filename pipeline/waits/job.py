@@ -8,15 +8,13 @@ lost: no folder has to be shared.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
@@ -27,6 +25,7 @@ from keylane.pipeline.brokers import SparkTopics
 from keylane.pipeline.job import spark_errors
 from keylane.pipeline.profile.loads import name_keys
 from keylane.pipeline.seen import unseen_stretches
+from keylane.pipeline.tables import json_rows, parquet_bytes
 from keylane.pipeline.topic_range import TopicRange, find_range, read_range
 from keylane.pipeline.waits import lag
 from keylane.pipeline.waits.history import journal_commits
@@ -42,6 +41,28 @@ ROWS_MAX: Final = 20_000
 DRAWN_MAX: Final = 48
 """Lanes of the picture, those that wait longest."""
 TASKS_PER_CORE: Final = 2
+NAMES: Final = {"p": "partition", "h": "key_hash", "o": "offset"}
+"""Names of columns outside of this package."""
+WAITS: Final = ("mean_ms", "min_ms", "max_ms", "p50_ms", "p90_ms", "p99_ms")
+GROUP_COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    "by": pa.string(),
+    "figure": pa.string(),
+    "slice": pa.int64(),
+    "member": pa.string(),
+    "partition": pa.int32(),
+    "lo": pa.int64(),
+    "hi": pa.int64(),
+    **dict.fromkeys(("records", *lag.STATES, "negative"), pa.int64()),
+    **dict.fromkeys(WAITS, pa.float64()),
+}
+KEY_COLUMNS: Final[Mapping[str, pa.DataType]] = {
+    "partition": pa.int32(),
+    "key_hash": pa.int64(),
+    **dict.fromkeys(("records", "known"), pa.int64()),
+    **dict.fromkeys(("mean_ms", "max_ms", "total_ms"), pa.float64()),
+    "offset": pa.int64(),
+    "key": pa.binary(),
+}
 STAMPS: Final = {0: "CreateTime", 1: "LogAppendTime", -1: "none"}
 
 
@@ -275,25 +296,29 @@ def save_report(report: LagReport, folder: Folder) -> None:
     Raises:
         StorageFailed: the folder cannot be written.
     """
-    folder.write(
-        GROUPS, _parquet([*report.groups, *({"by": "cell"} | row for row in report.cells)])
-    )
-    folder.write(KEYS, _parquet(report.keys))
-    keys = [
-        row | ({"key": _text(row["key"])} if row.get("key") is not None else {})
-        for row in report.keys
-    ]
-    text = json.dumps(asdict(replace(report, keys=keys, cells=[])) | {"version": 1}, indent=2)
-    folder.write(SUMMARY, (text + "\n").encode())
+    cells = [{"by": "cell", **row} for row in report.cells]
+    folder.write(GROUPS, _table([*report.groups, *cells], GROUP_COLUMNS))
+    folder.write(KEYS, _table(report.keys, KEY_COLUMNS))
+    summary = {
+        "version": 1,
+        "topic": report.topic,
+        "read": report.read,
+        "timestamps": report.stamps,
+        "totals": report.totals,
+        "groups": json_rows(map(_named, report.groups), "lo", "hi"),
+        "keys": json_rows(map(_named, report.keys), "key_hash"),
+        "reasons": report.reasons,
+    }
+    folder.write(SUMMARY, (json.dumps(summary, indent=2) + "\n").encode())
 
 
-def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    names = dict.fromkeys(name for row in rows for name in row)
-    table = pa.table({name: [row.get(name) for row in rows] for name in names})
-    sink = io.BytesIO()
-    pq.write_table(table, sink)
-    return sink.getvalue()
+def _named(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {NAMES.get(name, name): value for name, value in row.items()}
 
 
-def _text(key: bytes) -> str:
-    return key.decode(errors="replace")
+def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, pa.DataType]) -> bytes:
+    found = [_named(row) for row in rows]
+    arrays = {
+        name: pa.array([row.get(name) for row in found], kind) for name, kind in columns.items()
+    }
+    return parquet_bytes(pa.table(arrays))

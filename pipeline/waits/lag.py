@@ -28,10 +28,10 @@ WAIT_BITS: Final = 11
 """Bits of a wait that are kept."""
 QUANTILES: Final = (0.5, 0.9, 0.99)
 COMMIT, PROCESS = "commit", "process"
-FIGURES: Final = (COMMIT, PROCESS)
 KNOWN, OPEN, UNTIMED, DOUBTFUL = "known", "open", "untimed", "doubtful"
 """States of a wait: known; not committed (or processed) yet; without a produce time; committed at
 a time that the journal has lost."""
+STATES: Final = (KNOWN, OPEN, UNTIMED, DOUBTFUL)
 LANE: Final = ("p", "lo", "hi")
 
 
@@ -249,7 +249,7 @@ def summed(counts: DataFrame, *columns: str) -> DataFrame:
         F.sum("records").alias("records"),
         *(
             F.sum(F.when(F.col("state") == state, F.col("records")).otherwise(0)).alias(state)
-            for state in (KNOWN, OPEN, UNTIMED, DOUBTFUL)
+            for state in STATES
         ),
         F.sum("negative").alias("negative"),
         (F.sum("total") / F.sum(F.when(known, F.col("records")))).alias("mean_ms"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -37,7 +38,7 @@ def draw_waits(report: LagReport) -> Figure:
         if row["p99_ms"] is not None:
             # A wait of nothing, or below, has no place on a logarithmic scale: the least colour.
             values[rows[_lane(row)]][at[int(row["slice"])]] = max(float(row["p99_ms"]), 1.0) / 1000
-    found = [value for line in values for value in line if value == value]
+    found = [value for line in values for value in line if not math.isnan(value)]
     if found:
         norm = LogNorm(min(found), max(*found, min(found) * 1.01))
         mesh = below.imshow(values, aspect="auto", norm=norm, cmap="viridis", interpolation="none")
