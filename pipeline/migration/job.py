@@ -167,12 +167,12 @@ class _Run:
             parsed = self._kept(rules.parse_values(self._read(chosen, {})))
             records = rules.split_reports(parsed).records
             self._check_reports(parsed, records, chosen, work)
-            own = self._kept(rules.within(records, _judged(work)))
-            frames.append(self._kept(sides.group_side(own, side)))
-            reports, first = own.count(), frames[-1].count()
-            self.redelivered[NAMES[side]] = reports - first
-            if not first:
+            first = self._kept(sides.first_reports(rules.within(records, _judged(work))))
+            counted = first.agg(F.count(F.lit(1)), F.sum(F.col("reports") - 1)).collect()[0]
+            self.redelivered[NAMES[side]] = counted[1] or 0
+            if not counted[0]:
                 self.reasons.append(f"{chosen.topic} has no report of {work.topic} in its range")
+            frames.append(sides.group_side(first, side))
         return frames[0].unionAll(frames[1])
 
     def _check_reports(
@@ -227,27 +227,36 @@ class _Run:
             F.coalesce(F.sum("records_before"), F.lit(0)).alias("before"),
             F.coalesce(F.sum("records_after"), F.lit(0)).alias("after"),
             F.count_if("unordered").alias("unordered"),
+            F.count_if("differs").alias("differs"),
         ).collect()[0]
-        self.progress("comparing records of keys that differ")
         differing = self._kept(sides.differing(rows, marks))
         found = self._kept(sides.differences(differing))
-        counted = {row[0]: row[1] for row in found.groupBy("kind").count().collect()}
-        counts = {kind: counted.get(kind, 0) for kind in sides.KINDS}
+        counts, different = dict.fromkeys(sides.KINDS, 0), 0
+        if totals["differs"]:
+            self.progress("comparing records of keys that differ")
+            kinds = (F.count_if(F.col("kind") == kind).alias(kind) for kind in sides.KINDS)
+            counted = found.agg(F.count_distinct(*sides.KEY), *kinds).collect()[0]
+            counts, different = {kind: counted[kind] for kind in sides.KINDS}, counted[0]
+            assert different or totals["unordered"], "what differs is somewhere"
+        listed_max = LISTED_MAX if totals["differs"] else 0  # without, nothing has to be run
+        is_work = work is not None
         listed = found.orderBy("kind", "p_before", "o_before", "p_after", "o_after")
-        table = listed.limit(LISTED_MAX).select(*_shown_columns(is_work=work is not None)).toArrow()
-        keys = self._keys(found, sides.first_differences(differing), is_work=work is not None)
-        key_table = keys.orderBy("before_partition", "before_offset", "key_hash")
-        key_table = key_table.limit(LISTED_MAX).toArrow()
+        table = listed.limit(listed_max).select(*_shown_columns(is_work=is_work)).toArrow()
+        keys = self._keys(found, sides.first_differences(differing), is_work=is_work)
+        keys = keys.orderBy("before_partition", "before_offset", "key_hash")
+        key_table = keys.limit(listed_max).toArrow()
         self.progress("")
+        # Of the records of one side, those that the other side has too are no more.
+        reported = totals["after"] + counts[sides.MISSING]
         verdict = MigrationVerdict(
             status=self._status(counts, totals["unordered"]),
             counts=counts,
             records={name: totals[name] for name in NAMES.values()},
             keys=totals["keys"],
-            keys_different=keys.count(),
+            keys_different=different,
             keys_unordered=totals["unordered"],
             redelivered=self.redelivered,
-            unreported=None if work is None else work.offset_count - _either(rows),
+            unreported=None if work is None else max(0, work.offset_count - reported),
             compared=compared,
             reasons=self._all_reasons(totals["unordered"]),
             shown=_first(table, sides.KINDS),
@@ -328,11 +337,6 @@ def _range_of(spark: SparkSession, side: SideRequest) -> TopicRange:
 
 def _judged(chosen: TopicRange) -> dict[int, tuple[int, int]]:
     return dict(enumerate(zip(chosen.starts, chosen.ends, strict=True)))
-
-
-def _either(rows: DataFrame) -> int:
-    """Records with a report on one side at least."""
-    return rows.select("k2", "d").distinct().count()
 
 
 def _first(table: pa.Table, kinds: Sequence[str]) -> list[dict[str, Any]]:

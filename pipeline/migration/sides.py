@@ -54,14 +54,20 @@ def topic_side(raw: DataFrame, side: int, *, headers: bool = False) -> DataFrame
     )
 
 
-def group_side(records: DataFrame, side: int) -> DataFrame:
-    """First reports of `rules.Reports.records` as a side; `d` is the offset of the input.
+def first_reports(records: DataFrame) -> DataFrame:
+    """The first of `rules.Reports.records` of each record, and how many there are: `reports`.
 
-    What comes again is no difference here: it is counted with `redelivered`.
+    What comes again is no difference between two groups: it is counted.
     """
-    first = records.groupBy("p", "o").agg(
-        F.max("h").alias("h"), F.min(F.struct("ap", "ao")).alias("first")
+    return records.groupBy("p", "o").agg(
+        F.max("h").alias("h"),
+        F.min(F.struct("ap", "ao")).alias("first"),
+        F.count(F.lit(1)).alias("reports"),
     )
+
+
+def group_side(first: DataFrame, side: int) -> DataFrame:
+    """`first_reports` as a side: `d` is the offset of the input, p and o the report's place."""
     return first.select(
         F.lit(side).alias("side"),
         F.lit(False).alias("keyless"),

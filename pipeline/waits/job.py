@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 SUMMARY, GROUPS, KEYS = "lag.json", "groups.parquet", "keys.parquet"
 ROWS_MAX: Final = 20_000
-"""Lanes, members and slices that are kept, those that wait longest; more are too many to look at."""
+"""Lanes, members and slices that are kept: those that wait longest."""
 DRAWN_MAX: Final = 48
 """Lanes of the picture, those that wait longest."""
 TASKS_PER_CORE: Final = 2
@@ -63,6 +63,7 @@ KEY_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "offset": pa.int64(),
     "key": pa.binary(),
 }
+KINDS: Final = ("total", "slice", "member", "lane")
 STAMPS: Final = {0: "CreateTime", 1: "LogAppendTime", -1: "none"}
 
 
@@ -198,7 +199,7 @@ class _Run:
         counts = self._kept(
             lag.wait_counts(waits, slice_s=self.request.slice_s, has_reports=own is not None)
         )
-        stamps = self._check(waits, counts)
+        stamps = self._check(waits)
         self.progress("summing up")
         return self._report(waits, counts, stamps)
 
@@ -224,7 +225,7 @@ class _Run:
             )
         return found
 
-    def _check(self, waits: DataFrame, counts: DataFrame) -> dict[str, int]:
+    def _check(self, waits: DataFrame) -> dict[str, int]:
         """Note what was not seen; records by timestamp type."""
         rows = waits.groupBy("p", "stamp").agg(F.count(F.lit(1)), F.min("o"), F.max("o")).collect()
         stamps: dict[str, int] = {}
@@ -235,33 +236,22 @@ class _Run:
             low, high = seen.get(p, (first, last))
             seen[p] = min(low, first), max(high, last)
         self.reasons += unseen_stretches(self.spark, self.wanted, seen)
-        if counts.where(F.col("state") == lag.KNOWN).isEmpty():
-            self.reasons.append("no record has a known time of its commit or its processing")
         return stamps
 
     def _report(self, waits: DataFrame, counts: DataFrame, stamps: Mapping[str, int]) -> LagReport:
-        totals = {row.pop("figure"): row for row in _rows(lag.summed(counts))}
-        groups: list[dict[str, Any]] = []
-        for by, columns in (("slice", ["slice"]), ("member", ["member"]), ("lane", [*lag.LANE])):
-            found = lag.summed(counts, *columns).where(F.col(columns[0]).isNotNull())
-            found = found.orderBy(F.desc("p99_ms"), *columns, "figure").limit(ROWS_MAX)
-            groups += [{"by": by} | row for row in _rows(found)]
-        slowest = [
-            tuple(row[name] for name in lag.LANE)
-            for row in groups
-            if row["by"] == "lane" and row["figure"] == lag.COMMIT and row["known"]
-        ][:DRAWN_MAX]
-        cells: list[dict[str, Any]] = []
-        if slowest:
-            drawn = self.spark.createDataFrame(slowest, "p int, lo bigint, hi bigint")
-            own = counts.where(F.col("figure") == lag.COMMIT)
-            own = own.join(F.broadcast(drawn), [*lag.LANE], "left_semi")
-            cells = _rows(lag.summed(own, "slice", *lag.LANE).where("slice is not null"))
+        found = lag.summed(counts, (), ("slice",), ("member",), lag.LANE)
+        rows = _rows(found.orderBy("by", F.desc("p99_ms"), "figure").limit(ROWS_MAX))
+        totals = {row["figure"]: row for row in rows if row["by"] == 0}
+        named = [{**row, "by": KINDS[row["by"]]} for row in rows if row["by"]]
+        groups = [row for row in named if _has_group(row)]
+        if not any(row["known"] for row in totals.values()):
+            self.reasons.append("no record has a known time of its commit or its processing")
+        cells = self._cells(counts, groups)
         keys = _rows(lag.slow_keys(waits, self.request.key_count, rank=self.request.rank))
         if self.request.show_keys and keys:
             self.progress("reading the names of keys")
-            named = name_keys(self._read(self.wanted), [row["h"] for row in keys]).collect()
-            names = {row["key_hash"]: bytes(row["key"]) for row in named}
+            found = name_keys(self._read(self.wanted), [row["h"] for row in keys])
+            names = {row["key_hash"]: bytes(row["key"]) for row in found.collect()}
             keys = [row | {"key": names.get(row["h"])} for row in keys]
         self.progress("")
         return LagReport(
@@ -275,6 +265,22 @@ class _Run:
             reasons=self.reasons,
         )
 
+    def _cells(
+        self, counts: DataFrame, groups: Sequence[Mapping[str, Any]]
+    ) -> list[dict[str, Any]]:
+        """Waits by slice and lane, of the lanes that wait longest."""
+        slowest = [
+            tuple(row[name] for name in lag.LANE)
+            for row in groups
+            if row["by"] == "lane" and row["figure"] == lag.COMMIT and row["known"]
+        ][:DRAWN_MAX]
+        if not slowest:
+            return []
+        drawn = self.spark.createDataFrame(slowest, "p int, lo bigint, hi bigint")
+        own = counts.where((F.col("figure") == lag.COMMIT) & F.col("slice").isNotNull())
+        own = own.join(F.broadcast(drawn), [*lag.LANE], "left_semi")
+        return _rows(lag.summed(own, ("slice", *lag.LANE)).drop("by"))
+
     def _read(self, chosen: TopicRange) -> DataFrame:
         # Order does not matter here: all that is joined carries its place.
         tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
@@ -284,6 +290,11 @@ class _Run:
         kept = frame.persist(StorageLevel.DISK_ONLY)
         self.stack.callback(kept.unpersist)
         return kept
+
+
+def _has_group(row: Mapping[str, Any]) -> bool:
+    """Return false for records without a produce time, or without a report."""
+    return row["by"] == "lane" or row[row["by"]] is not None
 
 
 def _rows(frame: DataFrame) -> list[dict[str, Any]]:

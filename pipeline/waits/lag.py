@@ -13,6 +13,7 @@ thousandth, so that each group has few thousand distinct waits and its percentil
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -237,35 +238,43 @@ def rounded(wait: str) -> Column:
     return F.when(F.col(wait) < 0, -kept).otherwise(kept)
 
 
-def summed(counts: DataFrame, *columns: str) -> DataFrame:
-    """`wait_counts` by figure and `columns`: records by state, and waits in ms.
+def summed(counts: DataFrame, *sets: Sequence[str]) -> DataFrame:
+    """`wait_counts` by figure and each of `sets` of columns: records by state, and waits in ms.
 
-    records, known, open, untimed, doubtful, negative, mean_ms, min_ms, max_ms, p50_ms, p90_ms,
-    p99_ms; waits are null where none is known.
+    figure, the columns of all sets (null in rows of another set), `by` (the set's number), records,
+    known, open, untimed, doubtful, negative, mean_ms, min_ms, max_ms, p50_ms, p90_ms, p99_ms; waits
+    are null where none is known.
     """
+    columns = list(dict.fromkeys(name for each in sets for name in each))
     known = F.col("state") == KNOWN
     quantiles = F.percentile("wait", F.array(*map(F.lit, QUANTILES)), F.col("records"))
-    found = counts.groupBy("figure", *columns).agg(
-        F.sum("records").alias("records"),
+    marks = [
+        sum((name not in each) << at for at, name in enumerate(reversed(columns))) for each in sets
+    ]
+    found = counts.groupingSets([["figure", *each] for each in sets], "figure", *columns).agg(
+        F.grouping_id().alias("by"),
+        F.sum("records").alias("count"),
         *(
             F.sum(F.when(F.col("state") == state, F.col("records")).otherwise(0)).alias(state)
             for state in STATES
         ),
-        F.sum("negative").alias("negative"),
+        F.sum("negative").alias("below"),
         (F.sum("total") / F.sum(F.when(known, F.col("records")))).alias("mean_ms"),
         F.min("least").alias("min_ms"),
         F.max("most").alias("max_ms"),
         quantiles.alias("quantiles"),
     )
     names = [F.col("quantiles")[i].alias(f"p{100 * q:g}_ms") for i, q in enumerate(QUANTILES)]
-    return found.select("*", *names).drop("quantiles")
+    number = F.array_position(F.array(*map(F.lit, marks)), F.col("by").cast("int")) - 1
+    renamed = found.withColumnsRenamed({"count": "records", "below": "negative"})
+    return renamed.select("*", *names).drop("quantiles").withColumn("by", number)
 
 
 def slow_keys(waits: DataFrame, count: int, *, rank: str = "mean") -> DataFrame:
     """Keys that wait longest until the commit: p, h, records, known, mean_ms, max_ms, total_ms, o.
 
-    `o` is the offset of the record that waited longest. `rank`: by mean, max or total. Records without
-    a key are left out.
+    `o` is the offset of the record that waited longest. `rank`: by mean, max or total. Records
+    without a key are left out.
     """
     wait = F.when(F.col("doubt") == EXACT, F.col("committed_ms") - F.col("produced_ms"))
     each = waits.where(~F.col("keyless")).select("p", "h", "o", wait.alias("ms"))

@@ -49,22 +49,25 @@ def test_waits_by_hand(spark: SparkSession) -> None:
 
     found = {row["o"]: row["committed_ms"] for row in waits.collect()}
     assert found == {0: 1500, 1: 2800, 2: 9000, 3: 2800, 4: None, 5: None}
-    totals = {row["figure"]: row.asDict() for row in lag.summed(counts).collect()}
+    totals = {row["figure"]: row.asDict() for row in lag.summed(counts, ()).collect()}
     commit, process = totals["commit"], totals["process"]
     assert (commit["records"], commit["known"], commit["open"], commit["negative"]) == (6, 4, 2, 1)
     # Waits 1500, 1800, 7000 and -200, whose median lies between the two in the middle.
     assert (commit["min_ms"], commit["p50_ms"], commit["max_ms"]) == (-200, 1650, 7000)
     assert commit["mean_ms"] == 2525
     assert (process["known"], process["min_ms"], process["max_ms"]) == (2, 400, 3000)
-    by_slice = {row["slice"]: row for row in lag.summed(counts, "slice").collect()
+    by_slice = {row["slice"]: row for row in lag.summed(counts, ("slice",)).collect()
                 if row["figure"] == "commit"}  # fmt: skip
     assert {start: row["max_ms"] for start, row in by_slice.items()} == {0: 1800, 2: 7000, 4: None}
-    by_member = {row["member"]: row["known"] for row in lag.summed(counts, "member").collect()
+    by_member = {row["member"]: row["known"] for row in lag.summed(counts, ("member",)).collect()
                  if row["figure"] == "process"}  # fmt: skip
     assert by_member == {"a": 2, None: 0}
     keys = [row.asDict() for row in lag.slow_keys(waits, 5).collect()]
-    assert [(key["h"], key["records"], key["known"], key["mean_ms"], key["max_ms"], key["o"])
-            for key in keys] == [(5, 3, 2, 4250, 7000, 2), (HALF + 5, 3, 2, 800, 1800, 1)]  # fmt: skip
+    names = ("h", "records", "known", "mean_ms", "max_ms", "o")
+    assert [tuple(key[name] for name in names) for key in keys] == [
+        (5, 3, 2, 4250, 7000, 2),
+        (HALF + 5, 3, 2, 800, 1800, 1),
+    ]
 
 
 def test_waits_are_those_of_a_twin(spark: SparkSession) -> None:
