@@ -223,7 +223,7 @@ class _Run:
         rows = self._kept(sides.numbered(rows, any_order=self.request.any_order))
         marks = self._kept(sides.key_marks(rows))
         totals = marks.agg(
-            F.count_distinct(*sides.KEY).alias("keys"),
+            _distinct_keys().alias("keys"),
             F.coalesce(F.sum("records_before"), F.lit(0)).alias("before"),
             F.coalesce(F.sum("records_after"), F.lit(0)).alias("after"),
             F.count_if("unordered").alias("unordered"),
@@ -235,9 +235,9 @@ class _Run:
         if totals["differs"]:
             self.progress("comparing records of keys that differ")
             kinds = (F.count_if(F.col("kind") == kind).alias(kind) for kind in sides.KINDS)
-            counted = found.agg(F.count_distinct(*sides.KEY), *kinds).collect()[0]
+            counted = found.agg(_distinct_keys(), *kinds).collect()[0]
             counts, different = {kind: counted[kind] for kind in sides.KINDS}, counted[0]
-            assert different or totals["unordered"], "what differs is somewhere"
+            assert any(counts.values()) or totals["unordered"], "what differs is somewhere"
         listed_max = LISTED_MAX if totals["differs"] else 0  # without, nothing has to be run
         is_work = work is not None
         listed = found.orderBy("kind", "p_before", "o_before", "p_after", "o_after")
@@ -360,6 +360,11 @@ def _shown_columns(*, is_work: bool) -> list[Column]:
         ]
     )
     return [F.col("kind"), _key_hash(), *value, *_places(""), *_places("previous_")]
+
+
+def _distinct_keys() -> Column:
+    """Number of keys; records without a key have none."""
+    return F.count_distinct(F.when(~F.col("keyless"), F.struct("k", "k2")))
 
 
 def _key_hash() -> Column:

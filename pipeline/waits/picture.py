@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from keylane.pipeline.waits.job import LagReport
 
 LINES: Final = {"p50_ms": "#8fb3d9", "p90_ms": "#4878a8", "p99_ms": "#c8553d"}
-TICKS_MAX: Final = 12
+TICKS_MAX: Final = 8
 
 
 def draw_waits(report: LagReport) -> Figure:
@@ -42,9 +42,10 @@ def draw_waits(report: LagReport) -> Figure:
     if found:
         norm = LogNorm(min(found), max(*found, min(found) * 1.01))
         mesh = below.imshow(values, aspect="auto", norm=norm, cmap="viridis", interpolation="none")
-        figure.colorbar(mesh, ax=below, label="p99 wait until the commit, s")
+        bar = figure.colorbar(mesh, ax=below, label="p99 wait until the commit, s")
+        _plain(bar.ax.yaxis)
     below.set_yticks(range(len(lanes)), [_name(lane, lanes) for lane in lanes], fontsize=6)
-    below.set_ylabel("partition / lane")
+    below.set_ylabel("partition / start of the lane in the hash space")
     step = max(1, -(-len(slices) // TICKS_MAX))
     shown = slices[::step]
     below.set_xticks([at[start] for start in shown], [_clock(start) for start in shown], fontsize=7)
@@ -79,10 +80,21 @@ def _draw_lines(axis: Any, report: LagReport, at: Mapping[int, int]) -> None:
             markersize=3,
             label=name.removesuffix("_ms"),
         )
-    axis.set_yscale("symlog", linthresh=0.1)
+    if rows and all(row[name] > 0 for row in rows for name in LINES):
+        axis.set_yscale("log")
+        _plain(axis.yaxis)
     axis.set_ylabel("wait, s")
     axis.grid(visible=True, alpha=0.3)
-    axis.legend(fontsize=7, loc="upper left")
+    axis.legend(fontsize=7, loc="best")
+
+
+def _plain(axis: Any) -> None:
+    """Mark 1, 2 and 5 of each power of ten, without exponents."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter("{x:g}")
 
 
 def _title(report: LagReport) -> str:
