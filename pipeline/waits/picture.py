@@ -43,7 +43,7 @@ def draw_waits(report: LagReport) -> Figure:
         norm = LogNorm(min(found), max(*found, min(found) * 1.01))
         mesh = below.imshow(values, aspect="auto", norm=norm, cmap="viridis", interpolation="none")
         bar = figure.colorbar(mesh, ax=below, label="p99 wait until the commit, s")
-        _plain(bar.ax.yaxis)
+        _plain(bar.ax.yaxis, range(1, 10))
     below.set_yticks(range(len(lanes)), [_name(lane, lanes) for lane in lanes], fontsize=6)
     below.set_ylabel("partition / start of the lane in the hash space")
     step = max(1, -(-len(slices) // TICKS_MAX))
@@ -82,17 +82,17 @@ def _draw_lines(axis: Any, report: LagReport, at: Mapping[int, int]) -> None:
         )
     if rows and all(row[name] > 0 for row in rows for name in LINES):
         axis.set_yscale("log")
-        _plain(axis.yaxis)
+        _plain(axis.yaxis, (1, 2, 5))
     axis.set_ylabel("wait, s")
     axis.grid(visible=True, alpha=0.3)
     axis.legend(fontsize=7, loc="best")
 
 
-def _plain(axis: Any) -> None:
-    """Mark 1, 2 and 5 of each power of ten, without exponents."""
+def _plain(axis: Any, marked: Sequence[int]) -> None:
+    """Mark these multiples of each power of ten, without exponents."""
     from matplotlib.ticker import LogLocator, NullLocator
 
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_locator(LogLocator(subs=list(map(float, marked))))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter("{x:g}")
 
