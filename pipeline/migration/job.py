@@ -3,8 +3,8 @@
 Counts and a bounded list of differences reach this process. What is read stays on the disks of the
 executors (`persist`), where Spark makes it anew if one is lost: no folder has to be shared.
 
-`same` is said of records that were seen: a side without records, and a stretch at the brokers of
-which none was seen, give `inconclusive`.
+`same` is said of records that were seen: a side without records, and records at the brokers that
+were not seen, give `inconclusive`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,14 +20,13 @@ from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from keylane.embedded.resolve import Progress, print_progress
-from keylane.pipeline.audit import rules
-from keylane.pipeline.brokers import SparkTopics
+from keylane.pipeline.audit import rules, seen
+from keylane.pipeline.brokers import SparkAdmin
 from keylane.pipeline.job import spark_errors
 from keylane.pipeline.migration import sides
 from keylane.pipeline.migration.sides import NAMES
-from keylane.pipeline.seen import unseen_stretches
 from keylane.pipeline.tables import json_rows, parquet_bytes
-from keylane.pipeline.topic_range import TopicRange, find_range, read_range
+from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
 from keylane.pipeline.waits.lag import oldest_report_ms
 
 if TYPE_CHECKING:
@@ -151,11 +150,9 @@ class _Run:
             raw = self._read(chosen, options)
             frames.append(sides.topic_side(raw, side, headers=headers))
         rows = self._kept(frames[0].unionAll(frames[1]))
-        seen = rows.groupBy("side", "p").agg(F.min("o"), F.max("o")).collect()
         for side, chosen in enumerate(both):
-            own = {row[1]: (row[2], row[3]) for row in seen if row[0] == side}
-            self.reasons += unseen_stretches(self.spark, chosen, own)
-            if not own:
+            own = rows.where(F.col("side") == side)
+            if not self._check_seen(own, "p", "o", chosen):
                 self.reasons.append(f"{chosen.topic} has no record in its range")
         return rows
 
@@ -167,7 +164,7 @@ class _Run:
             parsed = self._kept(rules.parse_values(self._read(chosen, {})))
             records = rules.split_reports(parsed).records
             self._check_reports(parsed, records, chosen, work)
-            first = self._kept(sides.first_reports(rules.within(records, _judged(work))))
+            first = self._kept(sides.first_reports(rules.within(records, work.starts, work.ends)))
             counted = first.agg(F.count(F.lit(1)), F.sum(F.col("reports") - 1)).collect()[0]
             self.redelivered[NAMES[side]] = counted[1] or 0
             if not counted[0]:
@@ -175,13 +172,18 @@ class _Run:
             frames.append(sides.group_side(first, side))
         return frames[0].unionAll(frames[1])
 
+    def _check_seen(self, rows: DataFrame, p: str, o: str, chosen: TopicRange) -> int:
+        """Note what was not seen; return the number of records that were."""
+        bitmaps = self._kept(rules.offset_bitmaps(rows, p, o))
+        found = seen.compare(self.spark, chosen, bitmaps)
+        self.reasons += [*found.doubts, *changes_since(self.spark, chosen)]
+        return found.records
+
     def _check_reports(
         self, parsed: DataFrame, records: DataFrame, chosen: TopicRange, work: TopicRange
     ) -> None:
-        seen = parsed.groupBy("ap").agg(F.min("ao"), F.max("ao"), F.count_if("bad")).collect()
-        own = {row[0]: (row[1], row[2]) for row in seen}
-        self.reasons += unseen_stretches(self.spark, chosen, own)
-        bad = sum(row[3] for row in seen)
+        self._check_seen(parsed, "ap", "ao", chosen)
+        bad = parsed.where("bad").count()
         if bad:
             self.reasons.append(f"{bad} records of {chosen.topic} are no reports")
         counts = records.agg(
@@ -203,7 +205,7 @@ class _Run:
         (oldest_ms,) = oldest_report_ms(parsed).collect()[0]
         if oldest_ms is None:
             return
-        with SparkTopics(self.spark, work.bootstrap, work.options) as admin:
+        with SparkAdmin(self.spark, work.bootstrap, work.options) as admin:
             found = admin.list_offsets(work.topic, work.partition_count, oldest_ms)
         needed = [end if at < 0 else at for at, end in zip(found, work.ends, strict=True)]
         if any(start < at for start, at in zip(work.starts, needed, strict=True)):
@@ -298,13 +300,7 @@ class _Run:
     def _read(self, chosen: TopicRange, options: Mapping[str, str]) -> DataFrame:
         # Order does not matter here: records carry their place.
         tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
-        chosen = TopicRange(
-            bootstrap=chosen.bootstrap,
-            topic=chosen.topic,
-            starts=chosen.starts,
-            ends=chosen.ends,
-            options={**chosen.options, **options},
-        )
+        chosen = replace(chosen, options={**chosen.options, **options})
         return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
 
     def _kept(self, frame: DataFrame) -> DataFrame:

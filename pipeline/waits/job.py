@@ -9,6 +9,8 @@ lost: no folder has to be shared.
 from __future__ import annotations
 
 import json
+import uuid
+from base64 import urlsafe_b64decode
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -20,13 +22,11 @@ from pyspark.sql import functions as F
 
 from keylane.embedded.resolve import Progress, print_progress
 from keylane.offsets.records.journal import TOPIC_NAME, ic_partition
-from keylane.pipeline.audit import rules
-from keylane.pipeline.brokers import SparkTopics
+from keylane.pipeline.audit import rules, seen
 from keylane.pipeline.job import spark_errors
 from keylane.pipeline.profile.loads import name_keys
-from keylane.pipeline.seen import unseen_stretches
 from keylane.pipeline.tables import json_rows, parquet_bytes
-from keylane.pipeline.topic_range import TopicRange, find_range, read_range
+from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
 from keylane.pipeline.waits import lag
 from keylane.pipeline.waits.history import journal_commits
 
@@ -193,7 +193,11 @@ class _Run:
         bounds = self._kept(lag.lane_bounds(both, *ranges))
         self.progress(f"reading {self.wanted.offset_count:,} offsets of {self.request.topic}")
         records = lag.produced_records(self._read(self.wanted))
-        own = None if reports is None else rules.within(reports.records, self.judged)
+        own = (
+            None
+            if reports is None
+            else rules.within(reports.records, self.wanted.starts, self.wanted.ends)
+        )
         records = lag.with_reports(records, own, oldest_ms=oldest_ms)
         waits = self._kept(lag.with_commits(records, both, bounds))
         counts = self._kept(
@@ -213,8 +217,7 @@ class _Run:
 
     def _read_journal(self, journal: TopicRange) -> DataFrame:
         assert self.request.group is not None, "asked for"
-        with SparkTopics(self.spark, self.request.bootstrap, self.request.options) as admin:
-            topic_id = admin.topic_id(self.request.topic)
+        topic_id = uuid.UUID(bytes=urlsafe_b64decode(f"{self.wanted.topic_id}=="))  # 22 characters
         raw = read_range(self.spark, journal).select(
             "offset", F.unix_millis("timestamp").alias("t_ms"), "key", "value"
         )
@@ -227,16 +230,11 @@ class _Run:
 
     def _check(self, waits: DataFrame) -> dict[str, int]:
         """Note what was not seen; records by timestamp type."""
-        rows = waits.groupBy("p", "stamp").agg(F.count(F.lit(1)), F.min("o"), F.max("o")).collect()
-        stamps: dict[str, int] = {}
-        seen: dict[int, tuple[int, int]] = {}
-        for p, stamp, records, first, last in rows:
-            name = STAMPS.get(stamp, str(stamp))
-            stamps[name] = stamps.get(name, 0) + records
-            low, high = seen.get(p, (first, last))
-            seen[p] = min(low, first), max(high, last)
-        self.reasons += unseen_stretches(self.spark, self.wanted, seen)
-        return stamps
+        bitmaps = self._kept(rules.offset_bitmaps(waits, "p", "o"))
+        self.reasons += seen.compare(self.spark, self.wanted, bitmaps).doubts
+        self.reasons += changes_since(self.spark, self.wanted)
+        rows = waits.groupBy("stamp").count().collect()
+        return {STAMPS.get(stamp, str(stamp)): records for stamp, records in rows}
 
     def _report(self, waits: DataFrame, counts: DataFrame, stamps: Mapping[str, int]) -> LagReport:
         found = lag.summed(counts, (), ("slice",), ("member",), lag.LANE)
