@@ -182,9 +182,9 @@ class _Run:
         reports, oldest_ms = None, None
         if reported is not None:
             parsed = self._parse(reported)
-            reports = rules.split_reports(parsed)
+            reports = lag.processed_reports(parsed)
             commits.append(lag.report_commits(parsed))
-            ranges.append(reports.assigned.select("p", "lo", "hi"))
+            ranges.append(rules.split_reports(parsed).assigned.select("p", "lo", "hi"))
             if any(reported.starts):
                 (oldest_ms,) = lag.oldest_report_ms(parsed).collect()[0]
         if journal is not None:
@@ -194,9 +194,7 @@ class _Run:
         self.progress(f"reading {self.wanted.offset_count:,} offsets of {self.request.topic}")
         records = lag.produced_records(self._read(self.wanted))
         own = (
-            None
-            if reports is None
-            else rules.within(reports.records, self.wanted.starts, self.wanted.ends)
+            None if reports is None else rules.within(reports, self.wanted.starts, self.wanted.ends)
         )
         records = lag.with_reports(records, own, oldest_ms=oldest_ms)
         waits = self._kept(lag.with_commits(records, both, bounds))

@@ -68,6 +68,11 @@ def report_commits(parsed: DataFrame) -> DataFrame:
     return commits.select("*", F.lit(EXACT).alias("doubt"), F.lit(True).alias("is_report"))
 
 
+def processed_reports(parsed: DataFrame) -> DataFrame:
+    """Reports of processed records of `rules.parse_values`: p, o, m, t."""
+    return parsed.where(~F.col("bad") & (F.col("k") == "r")).select("p", "o", "m", "t")
+
+
 def oldest_report_ms(parsed: DataFrame) -> DataFrame:
     """One row: from this time on no audit partition has lost a report."""
     oldest = parsed.where(~F.col("bad")).groupBy("ap").agg(F.min("t").alias("t"))
@@ -79,7 +84,7 @@ def with_reports(
 ) -> DataFrame:
     """`records` with the first report of each: `member`, `processed_ms`, `predates`.
 
-    `reports` are `rules.Reports.records`; None: there are none. `oldest_ms`: time of the oldest
+    `reports` are `processed_reports`; None: there are none. `oldest_ms`: time of the oldest
     report where the audit topic has lost some, else None. A record that is older (`predates`) may
     have been processed and committed before, without a report of it today; a later one not.
     """
