@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import tempfile
@@ -34,7 +35,11 @@ MESSAGE_CHARS_MAX: Final = 400
 TRACEBACK: Final = "Traceback (most recent call last):"
 OWN_ERROR: Final = re.compile(r"^keylane\.errors\.\w+: ")
 
-STOPPED: Final = "Cannot call methods on a stopped SparkContext"
+STOPPED: Final = (
+    "Cannot call methods on a stopped SparkContext",
+    "Spark context stopped while waiting for backend",
+)
+"""Errors in which a job finds its session stopped; none has the reason."""
 JVM_GONE: Final = "Spark's JVM has ended"
 SIGN_OF_NO_CLASS: Final = "'JavaPackage' object is not callable"
 
@@ -62,6 +67,7 @@ def spark_errors(what: str = "") -> Iterator[None]:
 
     Raises:
         JobFailed: a query failed; the text names `what`, the cause and Spark's log.
+        KeyboardInterrupt: Ctrl-C made it fail: PySpark cancels all jobs first.
     """
     from py4j.protocol import Py4JError
     from pyarrow import ArrowException
@@ -70,6 +76,8 @@ def spark_errors(what: str = "") -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, ArrowException, ConnectionError) as error:
+        if _was_interrupted(error):
+            raise KeyboardInterrupt from error
         raise JobFailed(_failure(what, error)) from error
     except TypeError as error:
         if SIGN_OF_NO_CLASS not in str(error):
@@ -147,7 +155,7 @@ def first_line(error: BaseException) -> str:
     line = lines[0] if lines else type(error).__name__
     if SIGN_OF_NO_CLASS in line:
         line = "a Java class is missing that this Spark should have"
-    if STOPPED in line:
+    if any(text in line for text in STOPPED):
         line = "the cluster has removed this application, or its session was stopped"
     return line[:MESSAGE_CHARS_MAX]
 
@@ -175,8 +183,8 @@ def starvation_reported(spark: SparkSession, progress: Progress) -> Iterator[Non
         return
     memory = context.getConf().get("spark.executor.memory", "1g")
     text = (
-        f"{context.master} runs no task: it has no executor free ({memory} each). Spark waits for"
-        " one; the cluster's page shows what is free"
+        f"{context.master} runs no task: no executor is free, or stays up ({memory} each). Spark"
+        " waits for one; the cluster's page shows what is there"
     )
     with _beside("keylane-starvation", _watch_starvation, context, text, progress):
         yield
@@ -217,6 +225,32 @@ def _watch_starvation(
         if waited_s >= next_s:
             progress(f"keylane: for {waited_s:.0f} s {text}")
             next_s += STARVED_AGAIN_S
+
+
+@contextmanager
+def quiet_py4j() -> Iterator[None]:
+    """Keep the stack traces out of the terminal that Py4J logs when its JVM ends.
+
+    It logs them to the root logger, and raises the same errors, which become one line.
+    """
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    root = logging.getLogger()
+    root.addFilter(is_other)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_other)
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Return whether an error came while a Ctrl-C was on its way up."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = found.__context__
+    return found is not None
 
 
 def _failure(what: str, error: BaseException) -> str:

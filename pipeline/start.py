@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from keylane.errors import ConfigInvalid, SparkUnavailable, reason_of
-from keylane.pipeline.job import first_line, jvm_of, log_hint, log_path
+from keylane.pipeline.job import first_line, jvm_of, log_hint, log_path, quiet_py4j
 from keylane.pipeline.needs import check_pyspark, find_jars, find_java_home
 from keylane.pipeline.settings import (
     LOOPBACK,
@@ -95,13 +95,14 @@ def open_or_join(
 
     check_pyspark()
     is_joined = running_session() is not None
-    spark = open_session(app_name, master=master, config=config)
-    try:
-        yield spark
-    finally:
-        if not is_joined:
-            with suppress(Py4JError, ConnectionError):  # one whose JVM has ended has stopped
-                spark.stop()
+    with quiet_py4j():
+        spark = open_session(app_name, master=master, config=config)
+        try:
+            yield spark
+        finally:
+            if not is_joined:
+                with suppress(Py4JError, ConnectionError):  # one whose JVM has ended has stopped
+                    spark.stop()
 
 
 def _refuse_client() -> None:

@@ -179,7 +179,7 @@ def test_a_broker_that_starts_again_is_read_on(own_broker: EmbeddedKafka) -> Non
     for number in range(2000):
         producer.produce("orders", b"%d" % number * 20)
     assert producer.flush(60) == 0
-    few = {"queued.min.messages": "1", "fetch.message.max.bytes": "2000", "fetch.max.bytes": "2000"}
+    few = {"queued.min.messages": "1", "fetch.message.max.bytes": "2000"}
     task = LaneTask(
         bootstrap=own_broker.bootstrap, topic="orders", view="orders", partition=0, lane=0,
         index=0, start=0, end=2000, settings=few,

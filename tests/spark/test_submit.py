@@ -181,14 +181,14 @@ def test_a_removed_application_is_one_line(
     spark_cluster: SparkCluster, held: Held, tmp_path: Path
 ) -> None:
     """The master ends it when its executors have failed ten times: status 3, no stack trace."""
-    more = ["--conf", "spark.executor.extraJavaOptions=-agentlib:none", "--out", tmp_path / "out"]
+    more = ["--conf", "spark.executorEnv.JAVA_HOME=/none", "--out", tmp_path / "out"]
 
     done = spark_cluster.keylane("profile", *held.arguments, *more)
     held.cancel()
 
     assert done.code == 3, done
     line = one_line(done.error)
-    assert "Master removed our application: FAILED" in line or "removed this application" in line
+    assert "removed this application" in line or "Master removed our application: FAILED" in line
 
 
 def test_a_killed_jvm_is_one_line(spark_cluster: SparkCluster, held: Held, tmp_path: Path) -> None:
@@ -220,8 +220,7 @@ def test_a_cluster_without_a_free_executor_is_reported(
     done = job.wait()
     held.cancel()
 
-    assert "it has no executor free (64g each)" in line
+    assert "no executor is free, or stays up (64g each)" in line
     assert done.code == 130, done
-    assert [text for text in done.error.splitlines() if "runs no task" not in text] == [
-        "keylane: interrupted"
-    ]
+    lines = [text for text in done.error.splitlines() if text and "runs no task" not in text]
+    assert lines == ["keylane: interrupted"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import logging
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from pyspark.errors import PySparkException
 from keylane.errors import ConfigInvalid, JobFailed, SparkUnavailable, StorageFailed
 from keylane.pipeline import job
 from keylane.pipeline.arguments import end
-from keylane.pipeline.job import jvm_of, spark_errors, starvation_reported
+from keylane.pipeline.job import jvm_of, quiet_py4j, spark_errors, starvation_reported
 from keylane.pipeline.listener import LaneProgressListener
 from keylane.pipeline.read import count_slots, read_lanes
 from keylane.pipeline.storage import open_folder
@@ -75,6 +77,26 @@ def test_each_error_of_spark_is_one_line(error: Exception, line: str, log: Path)
 
     assert str(plain.value) == line
     assert str(named.value) == f"profile t: {line} (Spark's log: {log})"
+
+
+def test_a_failure_that_ctrl_c_made_is_ctrl_c() -> None:
+    """PySpark cancels the jobs, and then what waits for their results fails."""
+    error = PySparkException("[SPARK_JOB_CANCELLED]")
+    error.__context__ = KeyboardInterrupt()
+
+    with pytest.raises(KeyboardInterrupt), spark_errors():
+        raise error
+
+
+def test_stack_traces_of_py4j_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Those that it logs to the root logger itself; what others log stays."""
+    path = f"x{os.sep}py4j{os.sep}java_gateway.py"
+    with quiet_py4j():
+        for place in (path, "own.py"):
+            root = logging.getLogger()
+            root.handle(root.makeRecord("root", logging.ERROR, place, 1, place, (), None))
+
+    assert [record.pathname for record in caplog.records] == ["own.py"]
 
 
 def test_errors_of_this_program_stay_what_they_are() -> None:
@@ -168,8 +190,8 @@ def test_a_cluster_that_gives_no_executor_is_reported_after_a_while() -> None:
         assert seen.wait(60)
 
     assert lines[0] == (
-        "keylane: for 20 s spark://m:1 runs no task: it has no executor free (1g each). Spark"
-        " waits for one; the cluster's page shows what is free"
+        "keylane: for 20 s spark://m:1 runs no task: no executor is free, or stays up (1g each)."
+        " Spark waits for one; the cluster's page shows what is there"
     )
     assert lines[1].startswith("keylane: for 80 s spark://m:1 runs no task")
 
