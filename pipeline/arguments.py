@@ -46,13 +46,17 @@ def spark_options(command: Command) -> Command:
         help="Spark's master; by default that of spark-submit or of Spark's configuration, else"
         " local[*].",
     )
-    conf = click.option(
+    return master(conf_option(command))
+
+
+def conf_option(command: Command) -> Command:
+    """Add Spark's settings alone, for a command that starts Spark only to reach a URI."""
+    return click.option(
         "--conf",
         multiple=True,
         metavar="spark.NAME=VALUE",
         help="A Spark setting, such as spark.driver.memory=4g.",
-    )
-    return master(conf(command))
+    )(command)
 
 
 def read_pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:

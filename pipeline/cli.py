@@ -14,8 +14,11 @@ from keylane.errors import KeylaneError
 from keylane.pipeline.arguments import fail
 from keylane.pipeline.audit.cli import audit_command
 from keylane.pipeline.checkpoint_cli import checkpoint_command
+from keylane.pipeline.migration.cli import verify_migration_command
 from keylane.pipeline.needs import copy_jars, find_jars
 from keylane.pipeline.profile.cli import profile_command
+from keylane.pipeline.simulate.cli import simulate_command
+from keylane.pipeline.waits.cli import lag_command
 from keylane.usage import FILE, HELP_NAMES
 
 
@@ -56,3 +59,6 @@ def jars_command(*, to: Path | None, paths: bool) -> int:
 spark_command.add_command(profile_command)
 spark_command.add_command(checkpoint_command)
 spark_command.add_command(audit_command)
+spark_command.add_command(lag_command)
+spark_command.add_command(verify_migration_command)
+spark_command.add_command(simulate_command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import tempfile
 import threading
 import time
@@ -31,6 +32,8 @@ STARVED_S: Final = 15.0
 """As long as Spark waits before it logs that a job has accepted no resources."""
 STARVED_AGAIN_S: Final = 60.0
 MESSAGE_CHARS_MAX: Final = 400
+TRACEBACK: Final = "Traceback (most recent call last):"
+OWN_ERROR: Final = re.compile(r"^keylane\.errors\.\w+: ")
 
 STOPPED: Final = (
     "Cannot call methods on a stopped SparkContext",
@@ -140,13 +143,14 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, ConnectionError | Py4JNetworkError):
         return JVM_GONE
     java_error = getattr(error, "java_exception", None)
+    text = shown = str(error)
     try:
-        text = str(error)
         while java_error is not None:
             text = str(java_error.toString())
             java_error = java_error.getCause()
     except (ConnectionError, Py4JNetworkError):  # the JVM ends while it is asked for the text
         return JVM_GONE
+    text = python_cause(shown) or python_cause(text) or text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = lines[0] if lines else type(error).__name__
     if SIGN_OF_NO_CLASS in line:
@@ -154,6 +158,17 @@ def first_line(error: BaseException) -> str:
     if any(text in line for text in STOPPED):
         line = "the cluster has removed this application, or its session was stopped"
     return line[:MESSAGE_CHARS_MAX]
+
+
+def python_cause(text: str) -> str | None:
+    """The line of the innermost Python traceback in a text that says what was raised.
+
+    Spark's text of an error in a Python worker, or in foreachBatch, begins with the traceback.
+    """
+    _, _, rest = text.rpartition(TRACEBACK)
+    ends = (line for line in rest.splitlines() if line and not line[0].isspace())
+    line = next(ends, None) if rest != text else None
+    return None if line is None else OWN_ERROR.sub("", line)
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def run_one(stage: Stage, spark: SparkSession, name: str, log: AuditLog) -> dict
     write_log(stage.kafka.bootstrap, log, *topics)
     out = stage.folder / name
     request = AuditRequest(
-        bootstrap=stage.kafka.bootstrap, input_topic=topics[0], audit_topic=topics[1], out=out
+        bootstrap=stage.kafka.bootstrap, input_topic=topics[0], audit_topic=topics[1], out=str(out)
     )
     steps: list[tuple[str, float]] = []
     verdict = run_audit(

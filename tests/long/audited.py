@@ -58,7 +58,7 @@ def run(minutes: float, folder: Path) -> int:
                 bootstrap=broker.bootstrap,
                 input_topic="orders",
                 audit_topic="audit",
-                out=folder / "out",
+                out=str(folder / "out"),
             )
             verdict = run_audit(spark, request)
     print(render(verdict))

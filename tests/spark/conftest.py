@@ -19,9 +19,10 @@ from tests.integration.conftest import (
     own_broker,
     pytest_unconfigure,
     shared_keylane,
+    stage,
     topic,
 )
-from tests.spark.s3 import s3, s3_jars
+from tests.spark.s3 import s3, s3_jars, s3_server
 
 from .cluster import NoNamespaces, SparkCluster
 
@@ -34,7 +35,9 @@ __all__ = (
     "own_broker",
     "pytest_unconfigure",
     "s3",
+    "s3_server",
     "shared_keylane",
+    "stage",
     "topic",
 )
 
