@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
 from keylane.assignor.profile import read_profile
@@ -14,9 +19,10 @@ from keylane.embedded.ports import find_free_port
 from keylane.errors import ConfigInvalid
 from keylane.pipeline.arguments import start_session
 from keylane.pipeline.start import open_session
+from tests.integration.byte_tap import tapped_broker
 from tests.integration.conftest import TopicFactory
 
-from .cluster import Job, SparkCluster
+from .cluster import RUN_S, WORKERS, Job, SparkCluster
 
 COMMAND = """
 import sys
@@ -25,6 +31,9 @@ sys.exit(main(sys.argv[1:]))
 """
 RECORDS = 200
 PARTITIONS = 3
+TOPIC = "held"
+EXECUTOR = b"-executor"
+"""Stands in the group id, and so in the client id, with which Spark's source reads."""
 
 
 @pytest.fixture
@@ -35,53 +44,57 @@ def program(tmp_path: Path) -> Path:
     return path
 
 
+class Gate(list[bytes]):
+    """In the place of a tap's pieces: one of an executor's consumer waits until `open`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = threading.Event()
+        self.waiting = threading.Semaphore(0)
+
+    def append(self, data: bytes) -> None:
+        """Let a piece pass; all requests have the client's id."""
+        if EXECUTOR in data and not self.open.is_set():
+            self.waiting.release()
+            self.open.wait()
+
+
+@dataclass(frozen=True)
 class Held:
-    """A topic of which a job can read one partition, and waits in the others until `release`.
+    """A topic that driver and producers reach, and executors from `gate.open` on."""
 
-    They end in a transaction that is not committed; the job reads what is committed, up to the
-    high watermark.
-    """
+    arguments: list[str]
+    gate: Gate
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        settings = {"transactional.id": topic, "transaction.timeout.ms": 900_000}
-        self._producer = Producer({"bootstrap.servers": bootstrap, **settings})
-        self._producer.init_transactions(60)
-        self._producer.begin_transaction()
-        for number in range(RECORDS):
-            self._producer.produce(topic, b"v" * 10, b"key-%d" % number, number % PARTITIONS)
-        self._producer.commit_transaction(60)
-        self._producer.begin_transaction()
-        for partition in range(1, PARTITIONS):
-            self._producer.produce(topic, b"v" * 10, b"last", partition)
-        self._producer.flush(60)
-        self.arguments = [
-            "--bootstrap", bootstrap, "--topic", topic,
-            "--option", "kafka.isolation.level=read_committed",
-            "--conf", "spark.cores.max=2",
-            "--conf", "spark.scheduler.minRegisteredResourcesRatio=1",
-        ]  # fmt: skip
-        """Both executors are there before the first task starts, so that each waits in one."""
-
-    def release(self) -> None:
-        """Let the job go on."""
-        self._producer.commit_transaction(60)
-
-    def cancel(self) -> None:
-        """Leave nothing open, if it was not released."""
-        self._producer.abort_transaction(60)
+    def start(self, cluster: SparkCluster, out: Path) -> Job:
+        """Start a profile; returns when both executors are in a task, and wait."""
+        both = [
+            "--conf",
+            "spark.cores.max=2",
+            "--conf",
+            "spark.scheduler.minRegisteredResourcesRatio=1",
+        ]
+        job = cluster.start_keylane("profile", *self.arguments, *both, "--out", out)
+        for _ in range(WORKERS):
+            assert self.gate.waiting.acquire(timeout=RUN_S), "an executor does not read"
+        return job
 
 
 @pytest.fixture
-def held(kafka: str, topic: TopicFactory) -> Held:
-    """A topic that holds a job in its middle."""
-    return Held(kafka, topic(partitions=PARTITIONS))
-
-
-def start_held(cluster: SparkCluster, held: Held, out: Path) -> Job:
-    """A profile of which one task is done, and two run, one on each worker."""
-    job = cluster.start_keylane("profile", *held.arguments, "--out", out)
-    job.await_line("1 of 3 tasks")
-    return job
+def held(tmp_path: Path) -> Iterator[Held]:
+    """A broker whose executors wait, with records whose partitions are known."""
+    with tapped_broker(tmp_path / "kafka") as tap:
+        gate = tap.sent = Gate()
+        producer = Producer({"bootstrap.servers": tap.bootstrap})
+        admin = AdminClient({"bootstrap.servers": tap.bootstrap})
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(60)
+        for number in range(RECORDS):
+            producer.produce(TOPIC, b"value", b"key-%d" % number, number % PARTITIONS)
+        assert producer.flush(60) == 0
+        try:
+            yield Held(["--bootstrap", tap.bootstrap, "--topic", TOPIC], gate)
+        finally:
+            gate.open.set()
 
 
 def one_line(text: str) -> str:
@@ -163,17 +176,16 @@ def test_a_session_that_runs_is_respected(spark: SparkSession) -> None:
 def test_a_killed_worker_changes_no_count(
     breakable_cluster: SparkCluster, held: Held, tmp_path: Path
 ) -> None:
-    """kill -9 of a worker and its executor between the tasks of a job: each record counts once."""
-    job = start_held(breakable_cluster, held, tmp_path / "out")
+    """kill -9 of a worker and its executor in the middle of a task: each record counts once."""
+    job = held.start(breakable_cluster, tmp_path / "out")
 
     breakable_cluster.kill_worker(0)
-    held.release()
+    held.gate.open.set()
     done = job.wait()
 
     assert done.code == 0, done
     profile = read_profile((tmp_path / "out" / "profile.json").read_bytes())
     expected = [len(range(number, RECORDS, PARTITIONS)) for number in range(PARTITIONS)]
-    expected = [expected[0], expected[1] + 1, expected[2] + 1]
     assert [sum(load.records) for load in profile.partitions] == expected
     assert [load.distinct_keys for load in profile.partitions] == expected
 
@@ -185,7 +197,6 @@ def test_a_removed_application_is_one_line(
     more = ["--conf", "spark.executorEnv.JAVA_HOME=/none", "--out", tmp_path / "out"]
 
     done = spark_cluster.keylane("profile", *held.arguments, *more)
-    held.cancel()
 
     assert done.code == 3, done
     line = one_line(done.error)
@@ -195,7 +206,7 @@ def test_a_removed_application_is_one_line(
 @pytest.mark.long
 def test_a_killed_jvm_is_one_line(spark_cluster: SparkCluster, held: Held, tmp_path: Path) -> None:
     """The driver's JVM ends in the middle of a job, as for want of memory."""
-    job = start_held(spark_cluster, held, tmp_path / "out")
+    job = held.start(spark_cluster, tmp_path / "out")
     (jvm,) = [
         child
         for child in psutil.Process(job.pid).children(recursive=True)
@@ -204,7 +215,6 @@ def test_a_killed_jvm_is_one_line(spark_cluster: SparkCluster, held: Held, tmp_p
 
     jvm.kill()
     done = job.wait()
-    held.cancel()
 
     assert done.code == 3, done
     assert "Spark's JVM has ended" in one_line(done.error)
@@ -221,7 +231,6 @@ def test_a_cluster_without_a_free_executor_is_reported(
 
     job.interrupt()
     done = job.wait()
-    held.cancel()
 
     assert "no executor is free, or stays up (64g each)" in line
     assert done.code == 130, done
