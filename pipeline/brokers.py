@@ -50,7 +50,7 @@ class SparkAdmin:
             raise ConfigInvalid(f"{bootstrap}: {first_line(error)}") from None
 
     def describe(self, topic: str) -> TopicIdentity:
-        """Id and partitions of the topic now. Raises ConfigInvalid when there is none, or none is shown."""
+        """Id and partitions of the topic now. Raises ConfigInvalid when none is shown."""
         names = self._jvm.java.util.ArrayList()
         names.add(topic)
         try:
@@ -151,7 +151,7 @@ class SparkAdmin:
         return KafkaUnavailable(f"group {group} at {self._bootstrap}: {first_line(error)}")
 
 
-class OffsetSpan(NamedTuple):
+class PartitionSpan(NamedTuple):
     """Offsets [start, end) of a partition."""
 
     partition: int
@@ -194,7 +194,7 @@ def check_readable(spark: SparkSession, chosen: TopicRange) -> None:
     for partition, (start, end) in enumerate(places):
         if start < end:
             with open_reader(spark, chosen) as reader, suppress(OffsetsGone):
-                reader.first_offset(OffsetSpan(partition, start, start + 1))
+                reader.first_offset(PartitionSpan(partition, start, start + 1))
             return
 
 
@@ -204,7 +204,7 @@ class RecordReader:
     def __init__(self, jvm: Any, consumer: Any, topic: str) -> None:
         self._jvm, self._consumer, self._topic = jvm, consumer, topic
 
-    def first_offset(self, span: OffsetSpan) -> int | None:
+    def first_offset(self, span: PartitionSpan) -> int | None:
         """Offset of the first record inside; None when the consumer's position passes them all.
 
         Raises:
