@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from py4j.protocol import Py4JError
 
 from keylane.errors import ConfigInvalid, JobFailed, KafkaUnavailable
-from keylane.pipeline.job import first_line
+from keylane.pipeline.job import first_line, jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +42,7 @@ class SparkAdmin:
         self, spark: SparkSession, bootstrap: str, options: Mapping[str, str] | None = None
     ) -> None:
         """Raises ConfigInvalid for options that cannot be used."""
-        self._jvm, self._bootstrap, self._options = _jvm_of(spark), bootstrap, dict(options or {})
+        self._jvm, self._bootstrap, self._options = jvm_of(spark), bootstrap, dict(options or {})
         settings = _client_settings(self._jvm, bootstrap, self._options)
         try:
             self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(settings)
@@ -50,7 +50,7 @@ class SparkAdmin:
             raise ConfigInvalid(f"{bootstrap}: {first_line(error)}") from None
 
     def describe(self, topic: str) -> TopicIdentity:
-        """Id and partitions of the topic now. Raises ConfigInvalid when none is shown."""
+        """Id and partitions of the topic now. Raises ConfigInvalid when none is there, or shown."""
         names = self._jvm.java.util.ArrayList()
         names.add(topic)
         try:
@@ -151,7 +151,7 @@ class SparkAdmin:
         return KafkaUnavailable(f"group {group} at {self._bootstrap}: {first_line(error)}")
 
 
-class PartitionSpan(NamedTuple):
+class Stretch(NamedTuple):
     """Offsets [start, end) of a partition."""
 
     partition: int
@@ -166,7 +166,7 @@ class OffsetsGone(Exception):
 @contextmanager
 def open_reader(spark: SparkSession, chosen: TopicRange) -> Iterator[RecordReader]:
     """A consumer of the topic of `chosen`, which is closed at the end."""
-    jvm = _jvm_of(spark)
+    jvm = jvm_of(spark)
     settings = _client_settings(jvm, chosen.bootstrap, chosen.options)
     settings.put("enable.auto.commit", "false")
     settings.put("auto.offset.reset", "none")
@@ -194,7 +194,7 @@ def check_readable(spark: SparkSession, chosen: TopicRange) -> None:
     for partition, (start, end) in enumerate(places):
         if start < end:
             with open_reader(spark, chosen) as reader, suppress(OffsetsGone):
-                reader.first_offset(PartitionSpan(partition, start, start + 1))
+                reader.first_offset(Stretch(partition, start, start + 1))
             return
 
 
@@ -204,7 +204,7 @@ class RecordReader:
     def __init__(self, jvm: Any, consumer: Any, topic: str) -> None:
         self._jvm, self._consumer, self._topic = jvm, consumer, topic
 
-    def first_offset(self, span: PartitionSpan) -> int | None:
+    def first_offset(self, span: Stretch) -> int | None:
         """Offset of the first record inside; None when the consumer's position passes them all.
 
         Raises:
@@ -253,8 +253,3 @@ def _client_settings(jvm: Any, bootstrap: str, options: Mapping[str, str]) -> An
     settings.put("default.api.timeout.ms", str(ASK_TIMEOUT_MS))
     settings.put("request.timeout.ms", str(ASK_TIMEOUT_MS // 2))
     return settings
-
-
-def _jvm_of(spark: SparkSession) -> Any:
-    """Return Spark's JVM, in the way in which all of Spark's own Python reaches it."""
-    return cast("Any", spark.sparkContext._jvm)  # noqa: SLF001

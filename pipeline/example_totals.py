@@ -15,10 +15,10 @@ import struct
 import sys
 from typing import TYPE_CHECKING, Final, get_args
 
-from keylane.errors import ConfigInvalid, KeylaneError
+from keylane.errors import KeylaneError
 from keylane.keyrange.hash import HashName
 from keylane.keyrange.lane import LaneLayout
-from keylane.pipeline.arguments import EXIT_BAD, EXIT_SPARK, start_session
+from keylane.pipeline.arguments import EXIT_INTERRUPTED, end, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -116,16 +116,17 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--source", choices=("kafka", "keylane"), default="kafka")
     parser.add_argument("--batch-records", type=int, default=200_000)
     parser.add_argument("--once", action="store_true", help="read to the log's end, then stop")
-    parser.add_argument("--master", default="local[*]", help="Spark's")
+    parser.add_argument("--master", help="Spark's")
     parser.add_argument("--conf", action="append", default=[], metavar="spark.NAME=VALUE")
     args = parser.parse_args(argv)
     try:
         name = "keylane example totals"
         with start_session(name, master=args.master, conf=args.conf) as spark:
             run(spark, args)
-    except KeylaneError as error:
-        sys.stderr.write(f"example_totals: {error}\n")
-        return EXIT_BAD if isinstance(error, ConfigInvalid) else EXIT_SPARK
+    except (KeylaneError, OSError) as error:
+        return end("example_totals", error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return 0
 
 

@@ -25,6 +25,7 @@ import click
 
 from keylane.errors import ConfigInvalid, StorageFailed
 from keylane.files import replacing
+from keylane.pipeline.job import jvm_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -276,7 +277,7 @@ class HadoopFolder(Folder):
         Raises: ConfigInvalid, Spark has no file system for the scheme.
         """
         self._spark, self._uri = spark, uri.rstrip("/")
-        self._jvm: Any = spark.sparkContext._jvm  # noqa: SLF001  # the way of all of PySpark
+        self._jvm: Any = jvm_of(spark)
         session: Any = spark._jsparkSession  # noqa: SLF001
         self._conf: Any = session.sessionState().newHadoopConf()
         from py4j.protocol import Py4JError

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from bench.end_to_end.stage import Stage, create_topic, describe_run, open_stage, save
 from keylane.pipeline.audit.job import AuditRequest, run_audit
-from keylane.pipeline.job import open_session
+from keylane.pipeline.start import open_session
 from tests.spark.audit_log import AUDIT_PARTITIONS, PARTITIONS, AuditLog, make_log
 
 

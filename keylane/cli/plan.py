@@ -12,16 +12,18 @@ from typing import Any, Final
 
 import click
 
-from keylane.assignor.cut_planner import SLACK, PlanReport, plan_ranges
+from keylane.assignor.cut_planner import SLACK, PlanReport, plan_ranges, report_plan
 from keylane.assignor.profile import PROFILE_BYTES_MAX, SUMMARY_NAME, LoadProfile, read_profile
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan, write_plan
 from keylane.errors import ConfigInvalid
 from keylane.pipeline.arguments import conf_option
 from keylane.pipeline.places import Places, open_places
-from keylane.pipeline.storage import FOLDER, local_path, scheme_of
+from keylane.pipeline.storage import FOLDER, local_path, scheme_of, split_file
 from keylane.usage import HELP_NAMES
 
 STDOUT: Final = "-"
+RANGE: Final = "range"
+ALL_HOURS: Final = "all-hours"
 
 
 @click.command(
@@ -50,6 +52,14 @@ STDOUT: Final = "-"
     help="Cut each partition by itself, or all alike.",
 )
 @click.option(
+    "--for",
+    "aim",
+    type=click.Choice((RANGE, ALL_HOURS)),
+    default=RANGE,
+    show_default=True,
+    help="Cut by the bytes of the whole range, or so that the worst hour is as light as it can be.",
+)
+@click.option(
     "-o",
     "--output",
     type=FOLDER,
@@ -75,19 +85,23 @@ def run_plan(places: Places, args: SimpleNamespace) -> int:
     """
     profile = load_profile(places, args.profile)
     prior = None if args.prior is None else load_range_plan(places, "--prior", args.prior)
+    is_cut_alike = args.scope == "topic"
+    if is_cut_alike and args.aim == ALL_HOURS:
+        raise ConfigInvalid("--for all-hours: cuts each partition by itself, not --scope topic")
     plan, report = plan_ranges(
-        profile,
-        args.lanes,
-        prior=prior,
-        is_cut_alike=args.scope == "topic",
-        slack=args.slack,
+        profile, args.lanes, prior=prior, is_cut_alike=is_cut_alike, slack=args.slack
     )
+    by_hour = None
+    if args.aim == ALL_HOURS:
+        plan, by_hour = plan_by_hour(places, profile, args, prior)
+        report = report_plan(profile, plan, report.best, prior)
     text = write_plan(plan).decode() + "\n"
     if args.output not in {None, STDOUT}:
         _write(places, args.output, text)
     if args.output == STDOUT:
         print(text, end="")
-    print(render(plan, report), file=sys.stderr if args.output == STDOUT else sys.stdout)
+    reported = render(plan, report) if by_hour is None else f"{by_hour}\n{render(plan, report)}"
+    print(reported, file=sys.stderr if args.output == STDOUT else sys.stdout)
     return 0
 
 
@@ -99,6 +113,24 @@ def _write(places: Places, output: str, text: str) -> None:
         Path(local_path(output)).write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigInvalid(f"--output {output}: {error.strerror}") from None
+
+
+def plan_by_hour(
+    places: Places, profile: LoadProfile, args: SimpleNamespace, prior: RangePlan | None
+) -> tuple[RangePlan, str]:
+    """The plan whose worst hour is the best possible, and its figures as text.
+
+    Raises: ConfigInvalid, and as `Places.folder`.
+    """
+    try:
+        from keylane.pipeline.profile.plan_hours import plan_folder  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigInvalid(
+            f"--for all-hours: {error.name} is not installed: pip install 'keylane[spark]'"
+        ) from None
+    summary, _ = split_file(places.file_in(args.profile, SUMMARY_NAME))
+    folder = places.folder(summary)
+    return plan_folder(folder, profile, args.lanes, prior=prior, slack=args.slack)
 
 
 def render(plan: RangePlan, report: PlanReport) -> str:

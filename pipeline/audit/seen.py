@@ -17,7 +17,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from keylane.pipeline.audit.rules import BITMAP_BITS
-from keylane.pipeline.brokers import OffsetsGone, PartitionSpan, open_reader
+from keylane.pipeline.brokers import OffsetsGone, Stretch, open_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,9 +66,7 @@ def compare(spark: SparkSession, chosen: TopicRange, bitmaps: DataFrame) -> Seen
     return SeenRecords(sum(records for records, _ in counts.values()), holes, doubts)
 
 
-def look_up(
-    spark: SparkSession, chosen: TopicRange, spans: Iterable[PartitionSpan]
-) -> Iterator[str]:
+def look_up(spark: SparkSession, chosen: TopicRange, spans: Iterable[Stretch]) -> Iterator[str]:
     """Reasons for which the spans may not be holes: a record that is there, or nothing to see.
 
     Raises:
@@ -86,12 +84,12 @@ def look_up(
                 yield f"{where}: the record at offset {offset} was not seen, though it is there"
 
 
-def _spans_of(chosen: TopicRange) -> list[PartitionSpan]:
-    spans = map(PartitionSpan, range(chosen.partition_count), chosen.starts, chosen.ends)
+def _spans_of(chosen: TopicRange) -> list[Stretch]:
+    spans = map(Stretch, range(chosen.partition_count), chosen.starts, chosen.ends)
     return [span for span in spans if span.start < span.end]
 
 
-def _widest(bitmaps: DataFrame, spans: Sequence[PartitionSpan]) -> list[PartitionSpan]:
+def _widest(bitmaps: DataFrame, spans: Sequence[Stretch]) -> list[Stretch]:
     """The widest holes of each of `spans`, from the buckets with the most holes."""
     rows = [(span.partition, span.start, span.end - 1) for span in spans]
     schema = "p int, low bigint, high bigint"
@@ -112,14 +110,14 @@ def _widest(bitmaps: DataFrame, spans: Sequence[PartitionSpan]) -> list[Partitio
         .where("holes > 0")
     )
     ranked = Window.partitionBy("p").orderBy(F.desc("holes"), "bucket")
-    found: dict[int, list[PartitionSpan]] = {}
+    found: dict[int, list[Stretch]] = {}
     for row in (
         counted.withColumn("rank", F.row_number().over(ranked))
         .where(F.col("rank") <= LOOKED_UP_MAX)
         .select("p", "start", "end", "bits")
         .collect()
     ):
-        span = PartitionSpan(row["p"], row["start"], row["end"])
+        span = Stretch(row["p"], row["start"], row["end"])
         found.setdefault(span.partition, []).extend(holes_of(span, row["bits"] or b""))
     return [
         span
@@ -128,7 +126,7 @@ def _widest(bitmaps: DataFrame, spans: Sequence[PartitionSpan]) -> list[Partitio
     ]
 
 
-def holes_of(span: PartitionSpan, bits: bytes) -> list[PartitionSpan]:
+def holes_of(span: Stretch, bits: bytes) -> list[Stretch]:
     """Runs of offsets of `span`, which lies in one bucket, that a bucket's bitmap lacks."""
     # Bit k of a bitmap is bit k % 8 of byte k // 8: a little-endian number.
     first = span.start - span.start % BITMAP_BITS
@@ -142,6 +140,6 @@ def holes_of(span: PartitionSpan, bits: bytes) -> list[PartitionSpan]:
         length = (~lacking & (lacking + 1)).bit_length() - 1
         lacking >>= length
         at += skipped
-        holes.append(PartitionSpan(span.partition, at, at + length))
+        holes.append(Stretch(span.partition, at, at + length))
         at += length
     return holes

@@ -102,7 +102,7 @@ def test_states_survive_the_kill_of_a_worker(
     job = cluster.start_submit(program, uri, options=[*jars, *options], jars=False)
     held = [cluster.worker_view(number, Path(tempfile.gettempdir(), "held")) for number in (0, 1)]
     while not any(path.exists() for path in held):
-        assert job.poll() is None, Done.of(job)
+        assert job._reads(), Done.of(job)
         time.sleep(0.2)
     cluster.kill_worker([path.exists() for path in held].index(True))
     done = Done.of(job)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import struct
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -14,9 +17,13 @@ from keylane.assignor.profile import LoadProfile, PartitionLoad, write_profile
 from keylane.assignor.range_plan import read_plan
 from keylane.cli.main import main
 from keylane.errors import ConfigInvalid, JobFailed, KeylaneError, StorageFailed
+from keylane.keyrange.lane import LaneLayout
+from keylane.pipeline import example_totals
 from keylane.pipeline.job import spark_errors
 from keylane.pipeline.keyed_state import LaneFold, all_states
 from keylane.pipeline.storage import HadoopFolder, open_folder
+from tests.integration.conftest import TopicFactory
+from tests.integration.keylane_process import KeylaneProcess
 from tests.spark.lane_files import LAYOUT, SCHEMA, join, put_lane_file
 from tests.spark.s3 import S3Server
 
@@ -156,3 +163,41 @@ def test_states_on_s3_go_on_after_a_restart_and_with_no_other_checkpoint(
     assert all_states(states, LAYOUT, spark) == whole
     assert {name.split("/")[0] for name in s3.keys(states)} == {"fold.json", *places}
     assert str(caught.value).startswith(f"the query: {states}: has the states of query ")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_the_example_job_keeps_everything_on_s3(
+    spark: SparkSession,
+    s3: S3Server,
+    kafka: str,
+    topic: TopicFactory,
+    shared_keylane: KeylaneProcess,
+) -> None:
+    """Totals of real lanes, the states and the checkpoint in a bucket, over a restart."""
+    orders, uri = topic("orders", partitions=2), s3.bucket()
+    args = Namespace(
+        bootstrap=shared_keylane.bootstrap,
+        brokers=kafka,
+        topic=orders,
+        lanes=2,
+        hash="xxh64",
+        folder=f"{uri}/totals",
+        group=None,
+        source="kafka",
+        batch_records=1000,
+        once=True,
+    )
+
+    for _ in range(2):
+        producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
+        for number in range(40):
+            producer.produce(orders, b"1", b"key-%d" % (number % 10))
+        assert producer.flush(60) == 0
+        example_totals.run(spark, args)
+
+    states = all_states(f"{uri}/totals/states", LaneLayout(2, 2), spark)
+    totals = {
+        key: struct.unpack(example_totals.STATE, state) for (_, key), (_, state) in states.items()
+    }
+    assert totals == {b"key-%d" % number: (8, 8.0, 1.0, 0.0) for number in range(10)}

@@ -10,7 +10,7 @@ from keylane.errors import ConfigInvalid
 from keylane.pipeline.audit.job import AuditRequest
 from keylane.pipeline.audit.rules import BITMAP_BITS
 from keylane.pipeline.audit.seen import holes_of
-from keylane.pipeline.brokers import PartitionSpan
+from keylane.pipeline.brokers import Stretch
 
 BUCKET = 3
 FIRST = BUCKET * BITMAP_BITS
@@ -27,7 +27,7 @@ def test_holes_are_the_runs_of_offsets_that_a_bitmap_lacks(
     """They cover what is lacking, each is as wide as can be, and nothing held lies in one."""
     bits = sum(1 << position for position in held).to_bytes(BITMAP_BITS // 8, "little")
 
-    holes = holes_of(PartitionSpan(7, FIRST + start, FIRST + start + width), bits)
+    holes = holes_of(Stretch(7, FIRST + start, FIRST + start + width), bits)
 
     lacking = [FIRST + at for at in range(start, start + width) if at not in held]
     assert [at for hole in holes for at in range(hole.start, hole.end)] == lacking
@@ -37,7 +37,7 @@ def test_holes_are_the_runs_of_offsets_that_a_bitmap_lacks(
 
 def test_a_bucket_without_a_row_is_one_hole() -> None:
     """Nothing of it was seen."""
-    span = PartitionSpan(0, FIRST + 5, FIRST + BITMAP_BITS)
+    span = Stretch(0, FIRST + 5, FIRST + BITMAP_BITS)
 
     assert holes_of(span, b"") == [span]
 
