@@ -127,7 +127,15 @@ class SourceOptions:
         unknown = reported.keys() - bounds.starts.keys()
         if unknown:
             raise ConfigInvalid(f"{name}: {self.topic} has no partition {min(unknown)}")
-        return dict(bounds.starts if name == "startingOffsets" else bounds.ends) | reported
+        if name == "startingOffsets":
+            return dict(bounds.starts) | reported
+        for partition, offset in sorted(reported.items()):
+            if offset > bounds.ends[partition]:
+                raise ConfigInvalid(
+                    f"{name}: partition {partition} of {self.topic} ends at"
+                    f" {bounds.ends[partition]}, before {offset}"
+                )
+        return dict(bounds.ends) | reported
 
     def tasks(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """A task per lane of each partition that has something new."""

@@ -5,19 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import chain
+from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from numpy.typing import NDArray
 
 from keylane.errors import ConfigInvalid, UpstreamLost
+from keylane.garbage import collector_paused
 
 ROWS_MAX: Final = 10_000
 """Of an Arrow batch, Spark's own default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
-POLL_S: Final = 1.0
+FETCH_WAIT_MS: Final = 10
+"""`fetch.wait.max.ms`. A task reads what the log has. Only the answer that says that the log ends
+has no record, and a broker keeps that one back for this time; librdkafka's default is 500."""
 STALL_S: Final = 120.0
 """Without a record or the end: Spark's own network time-out, after which its source fails too."""
 ASK_S: Final = 20.0
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 ARROW_SCHEMA: Final = pa.schema(
     [
         ("key", pa.binary()),
@@ -26,7 +33,7 @@ ARROW_SCHEMA: Final = pa.schema(
         ("partition", pa.int32()),
         ("lane", pa.int32()),
         ("offset", pa.int64()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("timestamp", TIMESTAMP),
         ("timestampType", pa.int32()),
     ]
 )
@@ -93,7 +100,10 @@ def find_bounds(bootstrap: str, topic: str, lanes: int, settings: Mapping[str, s
 
 
 def read_lane(task: LaneTask) -> Iterator[pa.RecordBatch]:
-    """Records of a lane; ends with the first one at or behind `end`, or at the log's end.
+    """Records of a lane, a batch for what librdkafka has at hand; ends when `end` is reached.
+
+    That is a record at or behind it, or the log's end there: a lane has no record at most offsets.
+    Memory: the records that librdkafka fetches ahead, and `ROWS_MAX` of them as messages.
 
     Raises:
         UpstreamLost: the records are not there any more, or nothing comes for `STALL_S`.
@@ -102,64 +112,91 @@ def read_lane(task: LaneTask) -> Iterator[pa.RecordBatch]:
     consumer = _make_consumer(task.bootstrap, task.settings)
     try:
         consumer.assign([TopicPartition(task.view, task.index, task.start)])
-        received_s = time.monotonic()
-        done = False
-        while not done:
-            messages = consumer.consume(ROWS_MAX, timeout=POLL_S)
-            if messages:
-                received_s = time.monotonic()
-            elif time.monotonic() - received_s > STALL_S:
-                raise UpstreamLost(f"{place}: nothing in {STALL_S:g} s before offset {task.end}")
-            rows, done = _take(messages, task.end, place)
-            if rows:
-                yield _to_arrow(rows, task)
+        deadline_s = time.monotonic() + STALL_S
+        log_end: int | None = None
+        while True:
+            first = consumer.poll(max(0.0, deadline_s - time.monotonic()))
+            if first is None:
+                reached = "" if log_end is None else f"; the log ends at {log_end}"
+                raise UpstreamLost(
+                    f"{place}: no record in {STALL_S:g} s before offset {task.end}{reached}"
+                )
+            with collector_paused():
+                # `consume` alone would wait for so many records, also if the end is among them.
+                taken = take([first, *consumer.consume(ROWS_MAX - 1, timeout=0)], task.end, place)
+                columns = to_arrow(taken.rows, task) if taken.rows else None
+            if columns is not None:
+                yield columns
+                deadline_s = time.monotonic() + STALL_S
+            if taken.is_done:
+                return
+            log_end = log_end if taken.log_end is None else taken.log_end
     finally:
         consumer.close()
 
 
-def _take(messages: Sequence[Message], end: int, place: str) -> tuple[list[Message], bool]:
-    """The records before `end`, and whether there will be no more."""
+class TakenRecords(NamedTuple):
+    """Records of a lane, in order."""
+
+    rows: list[Message]
+    is_done: bool
+    """There will be none before the end of the task any more."""
+    log_end: int | None = None
+    """The end of the log, where it was met before the end of the task."""
+
+
+def take(messages: Sequence[Message], end: int, place: str) -> TakenRecords:
+    """Take the records before `end`.
+
+    Raises:
+        UpstreamLost: the log has no such records any more, or they may not be read.
+    """
     rows: list[Message] = []
+    log_end: int | None = None
     for message in messages:
-        error = message.error()
+        error, offset = message.error(), message.offset()
         if error is None:
-            offset = message.offset()
             assert offset is not None  # a record has one
-            if offset >= end:
-                return rows, True
-            rows.append(message)
-            if offset == end - 1:
-                return rows, True
+            if offset < end:
+                rows.append(message)
+            if offset >= end - 1:
+                return TakenRecords(rows, is_done=True)
         elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # librdkafka's name
-            # The log was read to an end that is not before ours.
-            return rows, True
+            # A new leader may have less for a moment than the one that was asked for the end.
+            if offset is None or offset >= end:
+                return TakenRecords(rows, is_done=True)
+            log_end = offset
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:  # noqa: SLF001
             raise UpstreamLost(f"{place}: the records are gone: {error.str()}")
         elif not error.retriable():
             raise UpstreamLost(f"{place}: {error.str()}")
-    return rows, False
+    return TakenRecords(rows, is_done=False, log_end=log_end)
 
 
-def _to_arrow(rows: Sequence[Message], task: LaneTask) -> pa.RecordBatch:
-    times = [message.timestamp() for message in rows]
+def to_arrow(rows: Sequence[Message], task: LaneTask) -> pa.RecordBatch:
+    """Return records as columns of `ARROW_SCHEMA`."""
     count = len(rows)
-    columns: dict[str, Sequence[Any]] = {
-        "key": [message.key() for message in rows],
-        "value": [message.value() for message in rows],
-        "topic": [task.topic] * count,
-        "partition": [task.partition] * count,
-        "lane": [task.lane] * count,
-        "offset": [message.offset() for message in rows],
-        "timestamp": [at_ms * 1000 for _, at_ms in times],
-        "timestampType": [kind - TIMESTAMP_TYPE_OFFSET for kind, _ in times],
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=ARROW_SCHEMA)
+    # Kind and ms; `map` over the methods: nothing else of Python is run for a record.
+    pairs = chain.from_iterable(map(Message.timestamp, rows))
+    times: NDArray[np.int64] = np.fromiter(pairs, np.int64, 2 * count).reshape(count, 2)
+    columns = [
+        pa.array(list(map(Message.key, rows)), pa.binary()),
+        pa.array(list(map(Message.value, rows)), pa.binary()),
+        pa.repeat(pa.scalar(task.topic), count),
+        pa.repeat(pa.scalar(task.partition, pa.int32()), count),
+        pa.repeat(pa.scalar(task.lane, pa.int32()), count),
+        pa.array(list(map(Message.offset, rows)), pa.int64()),
+        pa.array(times[:, 1] * 1000).cast(TIMESTAMP),
+        pa.array((times[:, 0] - TIMESTAMP_TYPE_OFFSET).astype(np.int32)),
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
 
 
 def _make_consumer(bootstrap: str, settings: Mapping[str, str]) -> Consumer:
     return Consumer(
         {
             "queued.max.messages.kbytes": 16_384,
+            "fetch.wait.max.ms": FETCH_WAIT_MS,
             "log_level": 0,
             **settings,
             "bootstrap.servers": bootstrap,

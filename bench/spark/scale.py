@@ -33,11 +33,11 @@ from bench.end_to_end.stage import describe_run, save
 from bench.spark.profile import find_jvm
 from keylane.assignor.cut_planner import plan_ranges
 from keylane.assignor.hourly import ALL_HOURS, WHOLE_RANGE
-from keylane.pipeline.job import open_session
 from keylane.pipeline.profile.files import save_profile
 from keylane.pipeline.profile.hours import hour_loads, judge_hours, kept_hours
 from keylane.pipeline.profile.loads import build_profile, loads_of
 from keylane.pipeline.profile.worth import describe_hours
+from keylane.pipeline.start import open_session
 from keylane.pipeline.storage import LocalFolder
 
 PARTITIONS: Final = 16

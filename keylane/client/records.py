@@ -5,14 +5,13 @@ The columns `values`, `keys`, `offsets` cost no record at all.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from keylane.client.values import ConsumerRecord, TopicPartition
+from keylane.garbage import collector_paused
 from keylane.kernel import status as s
 from keylane.kernel.fetched import FetchedRecords
 
@@ -23,23 +22,6 @@ if TYPE_CHECKING:
 NO_HEADERS: Final = b"\x00"
 _new_record: Final = partial(tuple.__new__, ConsumerRecord)
 """Makes a record of eight values; the class itself takes three times as long."""
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Have no garbage collected while many objects are made, none of which is garbage.
-
-    Thousands of records would make it run several times, now and then through all objects of the
-    process: that took four times as long as making the records.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 class RecordList(Sequence[ConsumerRecord]):
@@ -171,7 +153,7 @@ class RecordList(Sequence[ConsumerRecord]):
                 self._epochs(),
                 strict=False,  # two of them have no end
             )
-            with _collector_paused():
+            with collector_paused():
                 self._made = list(map(_new_record, columns))
         return self._made
 

@@ -5,6 +5,7 @@ Exit codes: 0 done, 2 bad input, 3 Spark or its storage failed (one line on stde
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
@@ -104,8 +105,6 @@ def run_profile_command(args: SimpleNamespace) -> int:
             _run(args, spark, plan, options)
     except (KeylaneError, OSError) as error:
         return fail("profile", error)
-    except KeyboardInterrupt:
-        return 0
     return 0
 
 
@@ -126,7 +125,8 @@ def _run(
             f" topic {args.topic} has {chosen.partition_count}"
         )
     if args.follow:
-        _follow(args, spark, chosen, folder, plan)
+        with contextlib.suppress(KeyboardInterrupt):  # the way in which it is meant to end
+            _follow(args, spark, chosen, folder, plan)
         return
     profile = run_profile(
         spark,

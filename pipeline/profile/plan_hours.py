@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from keylane.assignor.hourly import plan_all_hours
 from keylane.assignor.profile import LoadProfile
 from keylane.assignor.range_plan import RangePlan
 from keylane.pipeline.profile.hour_files import HOURS_FOLDER, load_hours, load_index
 from keylane.pipeline.profile.worth import describe_hours
-from keylane.pipeline.storage import open_folder
+from keylane.pipeline.storage import Folder
 
 
 def plan_folder(
-    folder: Path, profile: LoadProfile, lane_count: int, *, prior: RangePlan | None, slack: float
+    folder: Folder, profile: LoadProfile, lane_count: int, *, prior: RangePlan | None, slack: float
 ) -> tuple[RangePlan, str]:
     """The plan whose worst hour is the best possible, and its figures as text.
 
     Raises:
         ConfigInvalid: the folder has no hours of this profile, or as `plan_ranges`.
     """
-    hours = open_folder(str(folder)).child(HOURS_FOLDER)
+    hours = folder.child(HOURS_FOLDER)
     index = load_index(hours)
     plan, report = plan_all_hours(
         profile,

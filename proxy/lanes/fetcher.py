@@ -4,8 +4,9 @@ Source: KIP-74 (limits), KIP-98 (aborted transactions), KIP-227 (long polls).
 
 A request is answered when
 - records of at least `min_bytes` are at hand, or a limit is reached, or a lane cannot be read;
-- or `max_wait_ms` is over. Data that is known to be upstream is still waited for then, as a
-  broker waits for its disk. Otherwise a client with short waits would never see it.
+- or `max_wait_ms` is over, or a request that is no Fetch waits behind it on its connection. Data
+  that is known to be upstream is still waited for then, as a broker waits for its disk. Otherwise
+  a client with short waits would never see it.
 A block without a record for the lanes that wait does not wake them. Its empty header goes out with
 the next answer, so that positions move. Only an empty range that ended at the log end when the
 request came is answered at once, and not twice in a row: a client that reads up to a known end
@@ -152,9 +153,11 @@ class LaneFetcher:
             poll.fail_all(ErrorCode.not_leader_or_follower)
         elif not turns or not poll.collect_at_once():  # all refused: not asked again at once
             self._polls.add(poll)
+            cursor.poll = poll
             try:
                 await poll.wait()
             finally:
+                cursor.poll = None
                 self._polls.discard(poll)
                 self._kit.stats.gathering_bytes -= poll.waiting_bytes
         answers = self._answers(poll, refused)
@@ -169,6 +172,12 @@ class LaneFetcher:
         if stats.gathering_bytes > self._gathering_bytes_max:
             for poll in self._polls:
                 poll.press()
+
+    def hurry(self, cursor_id: str) -> None:
+        """End the wait of a connection's fetch, as when its `max_wait_ms` is over."""
+        cursor = self._cursors.get(cursor_id)
+        if cursor is not None and cursor.poll is not None:
+            cursor.poll.hurry()
 
     def release(self, cursor_id: str) -> None:
         """End the claims of a client's connection that is gone."""

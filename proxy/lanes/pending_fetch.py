@@ -35,6 +35,8 @@ class Cursor:
     readers: dict[PartitionReader, None] = field(default_factory=dict)
     was_empty: bool = False
     """True: its last answer held no record, so the next one must wait for data."""
+    poll: LanePoll | None = None
+    """Its request that waits; a connection has one at a time."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,11 +63,14 @@ class Turn:
 
     @property
     def is_caught_up(self) -> bool:
-        """Return whether the lane is empty up to the log end of when the request came."""
-        return (
-            self.taken.gap_start >= 0
-            and self.wanted.fetch_offset < self.target <= self.taken.position
-        )
+        """Return whether the lane is empty up to the log end of when the request came.
+
+        Markers of transactions, which every lane gets, are no records: at the end of a log that
+        transactions have written there is no gap behind them.
+        """
+        taken = self.taken
+        is_empty = taken.gap_start >= 0 or not taken.has_records
+        return is_empty and self.wanted.fetch_offset < self.target <= taken.position
 
 
 class LanePoll:
@@ -119,6 +124,10 @@ class LanePoll:
                 timer.cancel()
             for turn in self.turns:
                 turn.reader.listeners.pop(self, None)
+
+    def hurry(self) -> None:
+        """End the wait for data that is not there yet: another request waits for the answer."""
+        self._expire()
 
     def press(self) -> None:
         """Answer with what is at hand: too much is being gathered in all."""

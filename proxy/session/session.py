@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, cast
 
@@ -21,6 +20,7 @@ from keylane.proxy.apis.shared.context import Context
 from keylane.proxy.apis.shared.large import BYTES_AT_ONCE
 from keylane.proxy.apis.shared.relay import Handler
 from keylane.proxy.apis.shared.request import Request
+from keylane.proxy.net.backlog import Backlog
 from keylane.proxy.net.framing import Frame, FrameReader
 from keylane.proxy.net.response_order import Buffers, ResponseOrder, Slot
 from keylane.proxy.net.sockets import has_left, keep_alive
@@ -47,7 +47,7 @@ class ClientSession(asyncio.BufferedProtocol):
     """Reads the client's requests, keeps the order of answers, owns the broker connection.
 
     Invariants: answers leave in request order; while a handler has not released, later frames
-    wait in `_backlog` and the client is not read; at most PIPELINED_MAX answers are open; no
+    wait in `backlog` and the client is not read; at most PIPELINED_MAX answers are open; no
     request is started while the client does not take its answers.
     """
 
@@ -72,7 +72,7 @@ class ClientSession(asyncio.BufferedProtocol):
         if is_login_required:
             self._reader.allow(min(request_bytes_max, LOGIN_BYTES_MAX))
         self._order = ResponseOrder()
-        self._backlog: deque[Frame] = deque()
+        self.backlog = Backlog()
         self._transport: asyncio.Transport | None = None
         self._link: UpstreamLink | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,7 +103,7 @@ class ClientSession(asyncio.BufferedProtocol):
     @property
     def is_idle(self) -> bool:
         """Return whether no request is open."""
-        return not len(self._order) and not self._backlog
+        return not len(self._order) and not self.backlog
 
     @property
     def is_logged_in(self) -> bool:
@@ -115,7 +115,7 @@ class ClientSession(asyncio.BufferedProtocol):
         """Bytes of requests and unread answers in buffers of this connection."""
         if self._is_closed:
             return 0
-        held = self._reader.held_bytes + sum(map(len, self._backlog)) + self._served_bytes
+        held = self._reader.held_bytes + sum(map(len, self.backlog)) + self._served_bytes
         if self._is_client_full:
             held += self._unsent_bytes
         if self._link is not None:
@@ -187,7 +187,7 @@ class ClientSession(asyncio.BufferedProtocol):
             self._link.on_lost = lambda _: None
             self._link.close()
         self._reader.drop()
-        self._backlog.clear()
+        self.backlog.clear()
         if self._transport is not None:
             if warn:
                 self._transport.abort()
@@ -319,8 +319,9 @@ class ClientSession(asyncio.BufferedProtocol):
             return
         if frames:
             self.partial_since_s = self.active_s
-            self._backlog.extend(frames)
+            self.backlog.extend(frames)
             self._work_off()
+            self.context.hurry_fetch()
         # The growth in `get_buffer` is reported here: there, the transport must not be closed.
         self.note_held(self._reader.growth_bytes)
 
@@ -348,8 +349,8 @@ class ClientSession(asyncio.BufferedProtocol):
 
     # Requests.
     def _work_off(self) -> None:
-        while self._backlog and self._may_start():
-            self._start(self._backlog.popleft())
+        while self.backlog and self._may_start():
+            self._start(self.backlog.popleft())
         self._update_reading()
 
     def _may_start(self) -> bool:
@@ -469,7 +470,7 @@ class ClientSession(asyncio.BufferedProtocol):
         Called with each answer too: exactly PIPELINED_MAX may be open with none behind them.
         """
         pause = (
-            bool(self._backlog)
+            bool(self.backlog)
             or self._is_upstream_full
             or self._is_client_full
             or self._drain_reason is not None

@@ -17,6 +17,7 @@ from keylane.proxy.cluster.cluster import Cluster
 from keylane.proxy.commits.admin_looks import find_members, find_offsets
 from keylane.proxy.groups.group_names import Place
 from keylane.proxy.groups.rebalanced import Rebalanced
+from keylane.proxy.net.backlog import Backlog
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 
@@ -33,6 +34,7 @@ class OwnConnection:
 
     session_id = address = OPERATOR
     principal: str | None = None
+    backlog = Backlog()
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster, self._group = cluster, group

@@ -162,13 +162,6 @@ class SparkCluster:
         found = [one for one in state["activeapps"] + state["completedapps"] if one["name"] == name]
         return max(found, key=lambda one: one["starttime"], default={})
 
-    def remove_application(self, identity: str) -> None:
-        """What the button `kill` of the master's page does."""
-        data = f"id={identity}&terminate=true".encode()
-        urllib.request.urlopen(
-            f"http://{LOOPBACK}:{self.ui_port}/app/kill/", data=data, timeout=30
-        ).close()
-
     def worker_view(self, number: int, path: Path) -> Path:
         """A path of a worker's own file system, as this process can look at it."""
         pid = self._workers[number].pid

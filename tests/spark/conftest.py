@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from keylane.pipeline.job import open_session
 from keylane.pipeline.needs import find_jars
+from keylane.pipeline.start import open_session
 from tests.integration.conftest import (
     admin,
     broker,
@@ -19,9 +19,10 @@ from tests.integration.conftest import (
     own_broker,
     pytest_unconfigure,
     shared_keylane,
+    stage,
     topic,
 )
-from tests.spark.s3 import s3, s3_jars
+from tests.spark.s3 import s3, s3_jars, s3_server
 
 from .cluster import NoNamespaces, SparkCluster
 
@@ -34,7 +35,9 @@ __all__ = (
     "own_broker",
     "pytest_unconfigure",
     "s3",
+    "s3_server",
     "shared_keylane",
+    "stage",
     "topic",
 )
 
@@ -59,7 +62,7 @@ def spark() -> Iterator[SparkSession]:
     """The session's Spark: two cores, four shuffle partitions, the jars of Kafka and of S3."""
     jars = [*(jar.path for jar in find_jars()), *s3_jars()]
     config = {"spark.driver.memory": "1g", "spark.jars": ",".join(map(str, jars))}
-    session = open_session("keylane-tests", config=config)
+    session = open_session("keylane-tests", master="local[2]", config=config)
     yield session
     session.stop()
 

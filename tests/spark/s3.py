@@ -1,8 +1,9 @@
 """An S3 server on this machine, and the settings by which Spark reads and writes it.
 
 The server is moto's, in threads of the test's process. It knows one user, and checks the signature
-of each request. `s3.bucket()` makes a bucket and gives it to the session's Spark; a Spark that is
-started by a test takes `s3.settings` and `spark.jars` of `s3_jars()`.
+of each request. `s3.bucket()` makes a bucket and gives it to the session's Spark. For a Spark that
+a test starts there is `s3_server`, the same without the session's: it takes `settings`, and the
+jars of `s3_jars()`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +45,7 @@ class S3Server:
     endpoint: str
     access_key: str
     secret_key: str
-    spark: SparkSession
+    spark: SparkSession | None = None
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -55,11 +56,13 @@ class S3Server:
         """URI of a new bucket, `s3a://name`; `options` are further ones, or others, of S3A's."""
         name = f"keylane-{uuid.uuid4().hex[:12]}"
         self.client().create_bucket(Bucket=name)
-        self.let_in(name, **options)
+        if self.spark is not None:
+            self.let_in(name, **options)
         return f"s3a://{name}"
 
     def let_in(self, bucket: str, **options: str) -> None:
         """Let the session's Spark into a bucket. `_` stands for `.` in names of options."""
+        assert self.spark is not None
         conf = self.spark.sparkContext._jsc.hadoopConfiguration()
         given = {name.replace("_", "."): value for name, value in options.items()}
         for name, value in (self._options() | given).items():
@@ -97,7 +100,7 @@ class S3Server:
 
 
 @pytest.fixture(scope="session")
-def s3(spark: SparkSession) -> Iterator[S3Server]:
+def s3_server() -> Iterator[S3Server]:
     """An S3 server for the session; takes 2 s."""
     logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line per request
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -115,5 +118,11 @@ def s3(spark: SparkSession) -> Iterator[S3Server]:
     iam.put_user_policy(UserName="keylane", PolicyName="all", PolicyDocument=POLICY)
     key = iam.create_access_key(UserName="keylane")["AccessKey"]
     with enable_iam_authentication():
-        yield S3Server(endpoint, key["AccessKeyId"], key["SecretAccessKey"], spark)
+        yield S3Server(endpoint, key["AccessKeyId"], key["SecretAccessKey"])
     server.stop()
+
+
+@pytest.fixture(scope="session")
+def s3(s3_server: S3Server, spark: SparkSession) -> S3Server:
+    """The server, whose buckets the session's Spark gets to know."""
+    return replace(s3_server, spark=spark)

@@ -6,12 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from keylane.embedded import EmbeddedKafka
+from keylane.pipeline.read import read_lanes
 from keylane.pipeline.source import KeylaneSource
+from keylane.pipeline.source_lanes import LaneTask, read_lane
 from tests.integration.conftest import TopicFactory
 from tests.integration.keylane_process import KeylaneProcess
 
@@ -125,3 +129,67 @@ def test_a_broker_without_lanes_and_wrong_options_are_reported(
         reader.option("topic", orders).option("lanes", 4).load().count()
     with pytest.raises(PySparkException, match="lanes: expected a number from 1 to 1024"):
         reader.option("topic", orders).option("lanes", "x").load().count()
+
+
+def test_lanes_whose_ends_hold_no_record_are_read_whole_by_both_ways(
+    spark: SparkSession,
+    kafka: str,
+    topic: TopicFactory,
+    admin: AdminClient,
+    shared_keylane: KeylaneProcess,
+) -> None:
+    """Markers, an aborted transaction, and lanes without any record; then a start that is gone.
+
+    Waits at the log's end are set to be longer than kafka-clients waits for an answer
+    (`default.api.timeout.ms`): a fetch that holds up the requests behind it fails the task.
+    """
+    orders = topic("orders", partitions=1)
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": orders})
+    producer.init_transactions(30)
+    for is_kept in (True, False):
+        producer.begin_transaction()
+        for number in range(30):
+            producer.produce(orders, b"%d" % number, b"key-%d" % (number % 3))
+        if is_kept:
+            producer.commit_transaction(30)
+        else:
+            producer.flush(30)
+            producer.abort_transaction(30)
+    spark.dataSource.register(KeylaneSource)
+    proxy, committed = shared_keylane.bootstrap, {"kafka.isolation.level": "read_committed"}
+    reader = spark.read.format("keylane").option("bootstrap", proxy).option("topic", orders)
+    reader = reader.options(**committed).option("lanes", 8)
+    waits = committed | {"kafka.fetch.max.wait.ms": "100000"}
+
+    for frame in (read_lanes(spark, proxy, orders, 8, options=waits), reader.load()):
+        assert frame.rdd.getNumPartitions() == 8
+        offsets = sorted(row["offset"] for row in frame.select("offset").collect())
+        assert offsets == list(range(30))
+
+    deleted = admin.delete_records([TopicPartition(orders, 0, 20)])
+    next(iter(deleted.values())).result(30)
+    with pytest.raises(PySparkException, match="the records are gone"):
+        reader.option("startingOffsets", '{"0": 10}').load().count()
+
+
+@pytest.mark.long
+def test_a_broker_that_starts_again_is_read_on(own_broker: EmbeddedKafka) -> None:
+    """Killed in the middle of a lane: no record is left out, none comes twice."""
+    producer = Producer({"bootstrap.servers": own_broker.bootstrap, "batch.size": 2000})
+    for number in range(2000):
+        producer.produce("orders", b"%d" % number * 20)
+    assert producer.flush(60) == 0
+    few = {"queued.min.messages": "1", "fetch.message.max.bytes": "2000"}
+    task = LaneTask(
+        bootstrap=own_broker.bootstrap, topic="orders", view="orders", partition=0, lane=0,
+        index=0, start=0, end=2000, settings=few,
+    )  # fmt: skip
+
+    batches = read_lane(task)
+    first = next(batches)["offset"].to_pylist()
+    own_broker.kill()
+    own_broker.start()
+    rest = [offset for batch in batches for offset in batch["offset"].to_pylist()]
+
+    assert len(first) < 1000
+    assert first + rest == list(range(2000))

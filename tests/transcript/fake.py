@@ -33,6 +33,7 @@ from keylane.proxy.apis.shared.rights import BrokerTopic
 from keylane.proxy.commits.layouts import Layouts
 from keylane.proxy.groups.patterns import find_matches
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
+from keylane.proxy.net.backlog import Backlog
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.runtime.stats import ProxyStats
@@ -150,6 +151,7 @@ class FakeContext(Context):
         self.world = World()
         self.session_id, self.address = "s1", "10.0.0.1"
         self.principal: str | None = "User:alice"
+        self.backlog = Backlog()
         rules = rules or (LaneRule(topic="orders", lanes=4),)
         made = ProxyConfig(bootstrap="kafka:9092", lanes=rules, **config)
         registry = TopicRegistry(rules, lane_name_pattern=made.lane_name_pattern)

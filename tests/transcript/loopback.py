@@ -94,7 +94,7 @@ class World:
     def __init__(self) -> None:
         self.broker = Broker()
         self.stats = ProxyStats()
-        self.sessions: list[ClientSession] = []
+        self.sessions: list[SelfContained] = []
         self.closed: list[ClientSession] = []
         self.client: Client
         self.connect: Client
@@ -102,7 +102,7 @@ class World:
         self.is_linked = False
 
     @property
-    def session(self) -> ClientSession:
+    def session(self) -> SelfContained:
         return self.sessions[0]
 
     async def until(self, is_so: Callable[[], bool]) -> None:
@@ -135,6 +135,10 @@ class SelfContained(ClientSession):
         super().__init__(**options)
         self.login = LoginWatch(subject_claim="sub")
         self.refreshes = Refreshes(interval_s=3600.0)
+        self.hurried = 0
+
+    def hurry_fetch(self) -> None:
+        self.hurried += self.backlog.has_other_than_fetch
 
 
 def connected(place: tuple[str, int]) -> socket.socket:

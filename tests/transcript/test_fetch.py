@@ -24,7 +24,7 @@ from tests.transcript.fake import (
     versions,
 )
 
-FETCH = 1
+FETCH, LIST_OFFSETS = 1, 2
 IDS = {"orders": ORDERS, "plain": PLAIN}
 DATA = b"some batches"
 LEADER = {"leader_id": 2, "leader_epoch": 9}
@@ -273,6 +273,32 @@ async def test_a_mixed_wait_ends() -> None:
     )  # fmt: skip
 
     assert [len(entry["partitions"]) for entry in seen["responses"]] == [1, 1]
+
+
+async def test_a_fetch_with_a_request_behind_it_does_not_wait() -> None:
+    """Neither for lanes alone, nor in turns with plain topics."""
+    context = FakeContext()
+    context.backlog.append(make_request(LIST_OFFSETS, 1, b"").frame)
+    context.world.lane_answers += [[lane()], [lane()]]
+
+    await call(context, FETCH, 12, request(topic("orders", {0: 1})))
+    context.expect(FETCH, {"max_wait": 0}, {"responses": [found(12, "plain", {0: b""})]})
+    await call(context, FETCH, 12, request(topic("orders", {0: 1}), topic("plain", {0: 1})))
+
+    assert [asked.max_wait_ms for asked in context.world.fetched] == [0, 0]
+
+
+def test_a_context_hurries_its_connections_fetch() -> None:
+    """Only while another request waits behind it."""
+    context = FakeContext()
+    hurried: list[str] = []
+    context._shared.fetcher.hurry = hurried.append  # type: ignore[assignment]
+
+    context.hurry_fetch()
+    context.backlog.append(make_request(LIST_OFFSETS, 1, b"").frame)
+    context.hurry_fetch()
+
+    assert hurried == ["s1"]
 
 
 @pytest.mark.parametrize(

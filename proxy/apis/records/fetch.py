@@ -26,6 +26,9 @@ tagged field; ranges that are not well formed are an INVALID_REQUEST, too many o
 NOT_LEADER_OR_FOLLOWER. Such requests get no fetch sessions. When other ranges come, the fetches
 that wait go on. keylane's tagged fields never reach a broker.
 A request that names lanes and plain topics is answered as soon as either has data.
+A fetch of lanes that waits for new data is answered when another request than a Fetch waits behind
+it on its connection. A broker lets that one wait for `max_wait_ms`: Spark asks for the log's end
+behind each poll, so each task that ends at the log's end would take half a second longer.
 A client that knows another leader of the partition than the reader gets no records: see
 `pending_fetch`.
 Not done: follower fetch of lanes (KIP-392).
@@ -207,6 +210,8 @@ def lane_request(
     """Return the request for lanes; its answer is bounded whatever the client allows."""
     gap_form = gap_form_of(wanted, is_librdkafka=context.is_librdkafka)
     max_bytes = min(wanted.max_bytes, context.config.fetch_answer_bytes_max)
+    if context.is_followed:
+        max_wait_ms = 0
     if gap_form is GapForm.PASSED:
         max_wait_ms = wait_for_passed(max_wait_ms)
         max_bytes = min(max_bytes, PASSED_BYTES_MAX)
@@ -269,6 +274,8 @@ async def _fetch_mixed(
     deadline_s = context.clock() + wanted.max_wait_ms / 1000
     while True:
         left_ms = max(0, int((deadline_s - context.clock()) * 1000))
+        if context.is_followed:
+            left_ms = 0
         wait_ms = min(left_ms, MIXED_WAIT_MS_MAX)
         frame = await context.send((_plain_frame(request, wanted, plan, wait_ms),))
         plain = read_fetch_response(frame, request.answer_position(frame), version)

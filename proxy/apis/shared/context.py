@@ -32,6 +32,7 @@ from keylane.proxy.groups.patterns import ComparedPatterns
 from keylane.proxy.lanes.fetch_request import LaneAnswer, LaneFetchRequest
 from keylane.proxy.lanes.fetcher import LaneFetcher
 from keylane.proxy.net.admission import Admission
+from keylane.proxy.net.backlog import Backlog
 from keylane.proxy.net.framing import Frame
 from keylane.proxy.net.response_order import Buffers
 from keylane.proxy.net.security.login_watch import LoginWatch
@@ -138,6 +139,7 @@ class Connection(Protocol):
     address: str
     principal: str | None
     """The name that the broker took; None before a login, and where its name is not known."""
+    backlog: Backlog
 
     def send(self, frame: Buffers) -> Awaitable[Frame]:
         """Write to the client's own broker connection now; the answer can be awaited.
@@ -407,6 +409,16 @@ class Context:
     async def fetch_lanes(self, request: LaneFetchRequest) -> list[LaneAnswer]:
         """Serve lanes; one answer per lane, in order."""
         return await self._shared.fetcher.fetch(request)
+
+    @property
+    def is_followed(self) -> bool:
+        """Return whether a request that is no Fetch waits behind the one that is served."""
+        return self._connection.backlog.has_other_than_fetch
+
+    def hurry_fetch(self) -> None:
+        """Let a fetch of lanes wait no longer for new data, if a request waits behind it."""
+        if self.is_followed:
+            self._shared.fetcher.hurry(self.session_id)
 
     def log_end(self, view: View, partition: int, isolation_level: int) -> tuple[int, int] | None:
         """(log end, log start) of a Fetch answer of a moment ago, None when not fresh."""
