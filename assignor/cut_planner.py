@@ -69,7 +69,9 @@ def plan_ranges(
     cuts: list[tuple[int, ...]] = []
     best = 0
     for number, rows in enumerate(groups):
-        targets = None if prior is None else [_nearest(profile, cut) for cut in prior.cuts[number]]
+        targets = None
+        if prior is not None:
+            targets = [nearest_bucket(profile, cut) for cut in prior.cuts[number]]
         least = least_maximum(rows, lane_count)
         best = max(best, least)
         limit = least if prior is None else least + int(least * slack)
@@ -85,7 +87,25 @@ def plan_ranges(
         predicted=tuple(lane_loads(profile, number, row) for number, row in enumerate(cuts)),
         profiled=tuple((load.start, load.end) for load in profile.partitions),
     )
-    return plan, _report(profile, plan, best, prior)
+    return plan, report_plan(profile, plan, best, prior)
+
+
+def report_plan(
+    profile: LoadProfile, plan: RangePlan, best: int, prior: RangePlan | None
+) -> PlanReport:
+    """The results of a plan for a profile; `best` is the heaviest lane of the best cut."""
+    even = [part.lo for part in split_even(plan.lane_count)[1:]]
+    numbers = range(len(profile.partitions))
+    total = profile.size_bytes
+    return PlanReport(
+        busiest=max(int(max(row)) for row in plan.predicted),
+        mean=total / (len(profile.partitions) * plan.lane_count),
+        best=best,
+        even=max(max(lane_loads(profile, number, even)) for number in numbers),
+        floor=max(profile.heavy, key=lambda key: key.size_bytes, default=None),
+        moved=None if prior is None else moved_bytes(profile, prior, plan),
+        total=total,
+    )
 
 
 def least_maximum(rows: Rows, lane_count: int) -> int:
@@ -119,7 +139,9 @@ def choose_edges(
     for left in range(lane_count - 1, 0, -1):  # lanes behind this one
         low = max(start + 1, first_for[left])
         high = min(_furthest(sums, start, limit), count - left)
-        if targets is None:
+        if targets is None and total[start] == total[-1]:
+            aim = start + (count - start) // (left + 1)  # without load by width
+        elif targets is None:
             share = total[start] + (total[-1] - total[start]) // (left + 1)
             after = bisect_left(total, share, start)
             before = max(after - 1, start)
@@ -134,7 +156,7 @@ def choose_edges(
 def lane_loads(profile: LoadProfile, partition: int, cuts: Sequence[int]) -> tuple[int, ...]:
     """Bytes of each lane; a bucket that a cut divides counts on both sides by the cut's place."""
     sums = list(accumulate(profile.partitions[partition].size_bytes, initial=0))
-    places = [_sum_below(profile, sums, cut) for cut in cuts]
+    places = [sum_below(profile, sums, cut) for cut in cuts]
     return tuple(high - low for low, high in pairwise([0, *places, sums[-1]]))
 
 
@@ -147,8 +169,23 @@ def moved_bytes(profile: LoadProfile, before: RangePlan, after: RangePlan) -> in
         points = [0, *sorted({*old, *new}), HASH_MAX + 1]
         for low, high in pairwise(points):
             if bisect_right(old, low) != bisect_right(new, low):
-                moved += _sum_below(profile, sums, high) - _sum_below(profile, sums, low)
+                moved += sum_below(profile, sums, high) - sum_below(profile, sums, low)
     return moved
+
+
+def nearest_bucket(profile: LoadProfile, cut: int) -> int:
+    """The edge of a bucket that is nearest to a hash."""
+    width = profile.bucket_start(1)
+    return (cut + width // 2) // width
+
+
+def sum_below(profile: LoadProfile, sums: Sequence[int], point: int) -> int:
+    """Load of the hashes below `point`, by its place in its bucket."""
+    width = profile.bucket_start(1)
+    bucket, inside = divmod(point, width)
+    if inside == 0:
+        return sums[bucket]
+    return sums[bucket] + ((sums[bucket + 1] - sums[bucket]) * inside + width // 2) // width
 
 
 def _check(profile: LoadProfile, lane_count: int, prior: RangePlan | None, slack: float) -> None:
@@ -175,23 +212,6 @@ def _check(profile: LoadProfile, lane_count: int, prior: RangePlan | None, slack
         )
 
 
-def _report(
-    profile: LoadProfile, plan: RangePlan, best: int, prior: RangePlan | None
-) -> PlanReport:
-    even = [part.lo for part in split_even(plan.lane_count)[1:]]
-    numbers = range(len(profile.partitions))
-    total = profile.size_bytes
-    return PlanReport(
-        busiest=max(int(max(row)) for row in plan.predicted),
-        mean=total / (len(profile.partitions) * plan.lane_count),
-        best=best,
-        even=max(max(lane_loads(profile, number, even)) for number in numbers),
-        floor=max(profile.heavy, key=lambda key: key.size_bytes, default=None),
-        moved=None if prior is None else moved_bytes(profile, prior, plan),
-        total=total,
-    )
-
-
 def _running_sums(rows: Rows) -> list[list[int]]:
     return [list(accumulate(row, initial=0)) for row in rows]
 
@@ -216,18 +236,3 @@ def _first_coverable(sums: Rows, lane_count: int, limit: int) -> list[int]:
     for _ in range(lane_count - 1):
         first.append(max(bisect_left(row, row[first[-1]] - limit) for row in sums))
     return first
-
-
-def _nearest(profile: LoadProfile, cut: int) -> int:
-    """The edge of a bucket that is nearest to a hash."""
-    width = profile.bucket_start(1)
-    return (cut + width // 2) // width
-
-
-def _sum_below(profile: LoadProfile, sums: Sequence[int], point: int) -> int:
-    """Load of the hashes below `point`, by its place in its bucket."""
-    width = profile.bucket_start(1)
-    bucket, inside = divmod(point, width)
-    if inside == 0:
-        return sums[bucket]
-    return sums[bucket] + ((sums[bucket + 1] - sums[bucket]) * inside + width // 2) // width

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from keylane.embedded.resolve import print_progress
 from keylane.errors import ConfigInvalid, JobFailed, SparkUnavailable, StorageFailed
-from keylane.pipeline.job import open_session
+from keylane.pipeline.job import spark_errors, starvation_reported
+from keylane.pipeline.start import open_or_join
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,6 +22,8 @@ EXIT_BAD: Final = 2
 """Bad input, or nothing to start with."""
 EXIT_SPARK: Final = 3
 """Spark, its cluster or its storage failed: the same command may work later."""
+EXIT_INTERRUPTED: Final = 130
+"""As a shell reports it: 128 + SIGINT."""
 
 
 def kafka_options(command: Command) -> Command:
@@ -36,15 +41,22 @@ def kafka_options(command: Command) -> Command:
 def spark_options(command: Command) -> Command:
     """Add the options that say how the job runs."""
     master = click.option(
-        "--master", default="local[*]", show_default=True, metavar="URL", help="Spark's."
+        "--master",
+        metavar="URL",
+        help="Spark's master; by default that of spark-submit or of Spark's configuration, else"
+        " local[*].",
     )
-    conf = click.option(
+    return master(conf_option(command))
+
+
+def conf_option(command: Command) -> Command:
+    """Add Spark's settings alone, for a command that starts Spark only to reach a URI."""
+    return click.option(
         "--conf",
         multiple=True,
         metavar="spark.NAME=VALUE",
         help="A Spark setting, such as spark.driver.memory=4g.",
-    )
-    return master(conf(command))
+    )(command)
 
 
 def read_pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
@@ -64,18 +76,39 @@ def read_pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:
 
 def fail(job_name: str, error: Exception, exit_code: int | None = None) -> int:
     """Write on one line of stderr why a job cannot go on; return its exit code."""
-    sys.stderr.write(f"keylane spark {job_name}: {error}\n")
+    return end(f"keylane spark {job_name}", error, exit_code)
+
+
+def end(program: str, error: Exception, exit_code: int | None = None) -> int:
+    """Write one line that begins with the program's name; return the exit code of the error."""
+    sys.stderr.write(f"{program}: {' '.join(str(error).split())}\n")
     if exit_code is not None:
         return exit_code
     is_spark = isinstance(error, JobFailed | SparkUnavailable | StorageFailed)
     return EXIT_SPARK if is_spark else EXIT_BAD
 
 
-def start_session(app_name: str, *, master: str, conf: Sequence[str]) -> SparkSession:
-    """The session that `spark_options` describe.
+@contextmanager
+def start_session(
+    app_name: str, *, master: str | None, conf: Sequence[str]
+) -> Iterator[SparkSession]:
+    """The session that `spark_options` describe; stopped at the end, if it was started here.
+
+    Whatever Spark raises inside leaves as one line. A cluster without free executors is reported.
 
     Raises:
-        ConfigInvalid: a `--conf` cannot be read.
-        SparkUnavailable: as `open_session`.
+        ConfigInvalid: a `--conf` cannot be read; and as `start.open_session`.
+        SparkUnavailable: as `start.open_session`.
+        JobFailed: Spark, its cluster or its JVM failed.
     """
-    return open_session(app_name, master=master, config=read_pairs("--conf", conf))
+    config = read_pairs("--conf", conf)
+    try:
+        with (
+            open_or_join(app_name, master=master, config=config) as spark,
+            spark_errors(),
+            starvation_reported(spark, print_progress),
+        ):
+            yield spark
+    except KeyboardInterrupt:
+        sys.stderr.write("keylane: interrupted\n")
+        raise

@@ -15,18 +15,18 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from keylane.errors import KeylaneError
-from keylane.files import replacing
 from keylane.keyrange.hash import HashName
 from keylane.keyrange.lane import LaneLayout
 from keylane.keyrange.space import LANE_COUNT_MAX
+from keylane.pipeline.storage import Folder
 
 LOG_VERSION: Final = "v1"
 FIRST_SOURCE_LINE: Final = 2
 LANE_NAME: Final = re.compile(r"(?P<topic>.+)\.lanes-(?P<lanes>[1-9][0-9]{0,3})")
+OFFSETS: Final = "offsets"
 BACKUP_FOLDER: Final = "keylane-backup"
 """Inside the checkpoint; Spark looks at no folder that it does not know."""
 LOG_BYTES_MAX: Final = 256 << 20
@@ -41,9 +41,14 @@ class CheckpointRefused(KeylaneError):
 class OffsetLog:
     """The newest batch of a checkpoint, line by line as Spark wrote it."""
 
-    path: Path
+    checkpoint: Folder
     batch: int
     lines: tuple[str, ...]
+
+    @property
+    def path(self) -> str:
+        """The batch's file, for messages."""
+        return f"{self.checkpoint}/{OFFSETS}/{self.batch}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,7 @@ def split_lane_name(name: str) -> tuple[str, int | None]:
 
 
 def plan_migration(
-    folder: Path,
+    checkpoint: Folder,
     from_topic: str,
     to_topic: str,
     *,
@@ -84,8 +89,9 @@ def plan_migration(
     Raises:
         CheckpointRefused: no such checkpoint, a batch is under way, the topic is not in it, or a
             new lane would have to go on from two offsets at once.
+        StorageFailed: the checkpoint cannot be read.
     """
-    log = read_offset_log(folder)
+    log = read_offset_log(checkpoint)
     old = parse_offsets(log, from_topic)
     if from_topic != to_topic and any(to_topic in tops for tops in _sources(log).values()):
         raise CheckpointRefused(f"{log.path}: {to_topic} is in it already")
@@ -140,46 +146,50 @@ def plan_offsets(old: Mapping[int, int], before: LaneLayout, after: LaneLayout) 
     return new
 
 
-def apply_migration(migration: Migration) -> Path:
-    """Write the new offsets; returns the copy of the old file. Stop the query before.
+def apply_migration(migration: Migration) -> str:
+    """Write the new offsets; returns where the old file's copy is. Stop the query before.
 
     Raises:
         CheckpointRefused: the checkpoint has changed since it was read.
+        StorageFailed: a file cannot be written; then the old offsets are in place.
     """
     log = migration.log
-    if read_offset_log(log.path.parent.parent) != log:
+    if read_offset_log(log.checkpoint) != log:
         raise CheckpointRefused(f"{log.path}: changed meanwhile; does the query still run?")
-    backup = log.path.parent.parent / BACKUP_FOLDER / f"offsets-{log.batch}"
-    backup.parent.mkdir(exist_ok=True)
-    _write(backup, log.lines)
+    backup = f"{OFFSETS}-{log.batch}"
+    log.checkpoint.child(BACKUP_FOLDER).write(backup, _text(log.lines))
+    offsets = log.checkpoint.child(OFFSETS)
     # Spark believes a checksum beside the file, and does without one.
-    (log.path.parent / f".{log.path.name}.crc").unlink(missing_ok=True)
-    _write(log.path, migration.lines)
-    return backup
+    offsets.delete(f".{log.batch}.crc")
+    offsets.write(str(log.batch), _text(migration.lines))
+    return f"{log.checkpoint}/{BACKUP_FOLDER}/{backup}"
 
 
-def read_offset_log(folder: Path) -> OffsetLog:
+def read_offset_log(checkpoint: Folder) -> OffsetLog:
     """The newest batch of a checkpoint.
 
     Raises:
         CheckpointRefused: there is none, it is not committed, or its format is not known.
+        ConfigInvalid: the file is larger than LOG_BYTES_MAX.
+        StorageFailed: the checkpoint cannot be read.
     """
-    batches = _numbers(folder / "offsets")
+    batches = _numbers(checkpoint.child(OFFSETS))
     if not batches:
-        raise CheckpointRefused(f"{folder}: no checkpoint of a query (offsets/ has no batch)")
+        raise CheckpointRefused(f"{checkpoint}: no checkpoint of a query (offsets/ has no batch)")
     batch = max(batches)
-    if batch not in _numbers(folder / "commits"):
+    if batch not in _numbers(checkpoint.child("commits")):
         raise CheckpointRefused(
-            f"{folder}: batch {batch} was begun and is not committed. Let the query end in order"
-            " (trigger availableNow) with the topic it has, then try again"
+            f"{checkpoint}: batch {batch} was begun and is not committed. Let the query end in"
+            " order (trigger availableNow) with the topic it has, then try again"
         )
-    path = folder / "offsets" / str(batch)
-    if path.stat().st_size > LOG_BYTES_MAX:
-        raise CheckpointRefused(f"{path}: larger than {LOG_BYTES_MAX} bytes")
-    lines = tuple(path.read_text(encoding="utf-8").split("\n"))
+    data = checkpoint.child(OFFSETS).read(str(batch), LOG_BYTES_MAX) or b""
+    lines = tuple(data.decode("utf-8", "replace").split("\n"))
+    log = OffsetLog(checkpoint, batch, lines)
     if lines[0] != LOG_VERSION or len(lines) <= FIRST_SOURCE_LINE:
-        raise CheckpointRefused(f"{path}: format {lines[0][:20]!r}, only {LOG_VERSION} is known")
-    return OffsetLog(path, batch, lines)
+        raise CheckpointRefused(
+            f"{log.path}: format {lines[0][:20]!r}, only {LOG_VERSION} is known"
+        )
+    return log
 
 
 def parse_offsets(log: OffsetLog, topic: str) -> dict[int, int]:
@@ -251,12 +261,9 @@ def _layout(
     return LaneLayout(partition_count=partitions, lane_count=lanes, hash=key_hash)
 
 
-def _numbers(folder: Path) -> set[int]:
-    if not folder.is_dir():
-        return set()
-    return {int(path.name) for path in folder.iterdir() if path.name.isdecimal()}
+def _numbers(folder: Folder) -> set[int]:
+    return {int(name) for name in folder.names() if name.isdecimal()}
 
 
-def _write(path: Path, lines: Sequence[str]) -> None:
-    with replacing(path) as partial:
-        partial.write_text("\n".join(lines), encoding="utf-8")
+def _text(lines: Sequence[str]) -> bytes:
+    return "\n".join(lines).encode()

@@ -13,13 +13,12 @@ import argparse
 import json
 import struct
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final, get_args
 
 from keylane.errors import KeylaneError
 from keylane.keyrange.hash import HashName
 from keylane.keyrange.lane import LaneLayout
-from keylane.pipeline.arguments import start_session
+from keylane.pipeline.arguments import EXIT_INTERRUPTED, end, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,11 +67,19 @@ def read_stream(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
 
 
 def run(spark: SparkSession, args: argparse.Namespace) -> None:
-    """Fold until the log's end (`--once`), or until it is stopped."""
+    """Fold until the log's end (`--once`), or until it is stopped.
+
+    Raises: ConfigInvalid, the folder cannot be used; JobFailed, the query ended by an error.
+    """
+    from keylane.pipeline.job import spark_errors
     from keylane.pipeline.keyed_state import LaneFold
     from keylane.pipeline.listener import LaneProgressListener
     from keylane.pipeline.read import lane_topic
+    from keylane.pipeline.storage import open_folder, require_shared
     from keylane.pipeline.topic_range import count_partitions
+
+    folder = open_folder(args.folder, spark)
+    require_shared(spark, folder, "--folder")
 
     args.partitions = count_partitions(spark, args.bootstrap, lane_topic(args.topic, 1))
     layout = LaneLayout(partition_count=args.partitions, lane_count=args.lanes, hash=args.hash)
@@ -84,40 +91,42 @@ def run(spark: SparkSession, args: argparse.Namespace) -> None:
         )
         sys.stdout.flush()
 
-    fold = LaneFold(args.folder / "states", layout, add_amount, report)
+    fold = LaneFold(folder.child("states").uri, layout, add_amount, report)
     writer = read_stream(spark, args).writeStream.foreachBatch(fold)
-    writer = writer.option("checkpointLocation", str(args.folder / "checkpoint"))
+    writer = writer.option("checkpointLocation", folder.child("checkpoint").uri)
     if args.group:
         brokers = args.brokers or args.bootstrap
         spark.streams.addListener(LaneProgressListener(spark, brokers, args.group))
     if args.once:
         writer = writer.trigger(availableNow=True)
-    writer.start().awaitTermination()
+    with spark_errors("the query"):
+        writer.start().awaitTermination()
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the job; 0 when it ended in order."""
+    """Run the job; 0 when it ended in order, 2 for bad input, 3 when Spark or storage failed."""
     parser = argparse.ArgumentParser(prog="example_totals", description=__doc__)
     parser.add_argument("--bootstrap", required=True, metavar="HOST:PORT", help="the proxy")
     parser.add_argument("--brokers", metavar="HOST:PORT", help="for --group (default: the proxy)")
     parser.add_argument("--topic", required=True)
     parser.add_argument("--lanes", type=int, required=True)
     parser.add_argument("--hash", choices=get_args(HashName), default="xxh64", help="of the lanes")
-    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--folder", required=True, help="a path or a URI, such as s3a://...")
     parser.add_argument("--group", help="commit Spark's progress as this group's")
     parser.add_argument("--source", choices=("kafka", "keylane"), default="kafka")
     parser.add_argument("--batch-records", type=int, default=200_000)
     parser.add_argument("--once", action="store_true", help="read to the log's end, then stop")
-    parser.add_argument("--master", default="local[*]", help="Spark's")
+    parser.add_argument("--master", help="Spark's")
     parser.add_argument("--conf", action="append", default=[], metavar="spark.NAME=VALUE")
     args = parser.parse_args(argv)
     try:
         name = "keylane example totals"
         with start_session(name, master=args.master, conf=args.conf) as spark:
             run(spark, args)
-    except KeylaneError as error:
-        sys.stderr.write(f"example_totals: {error}\n")
-        return 2
+    except (KeylaneError, OSError) as error:
+        return end("example_totals", error)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
     return 0
 
 

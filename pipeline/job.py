@@ -1,94 +1,88 @@
-"""The Spark session: the one place where it is started, and where Spark's errors become ours."""
+"""Parts that every job on Spark shares: errors on one line, progress, its JVM and log."""
 
 from __future__ import annotations
 
+import logging
 import os
-import sys
+import re
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from importlib.resources import as_file, files
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from keylane.embedded.resolve import Progress
-from keylane.errors import JobFailed, SparkUnavailable
-from keylane.pipeline.needs import check_pyspark, find_jars, find_java_home
+from keylane.errors import ConfigInvalid, JobFailed
+from keylane.pipeline.settings import NO_CONNECT, is_local
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-DEFAULT_MASTER: Final = "local[2]"
-LOOPBACK: Final = "127.0.0.1"
 SOURCE_OPTIONS: Final[Mapping[str, str]] = {
     # Kafka's default of 500 records per poll costs Spark another round for each 500.
     "kafka.max.poll.records": "20000",
 }
 """Options of Spark's Kafka source that every job of ours reads with."""
 PROGRESS_S: Final = 1.0
+STARVED_S: Final = 15.0
+"""As long as Spark waits before it logs that a job has accepted no resources."""
+STARVED_AGAIN_S: Final = 60.0
 MESSAGE_CHARS_MAX: Final = 400
+TRACEBACK: Final = "Traceback (most recent call last):"
+OWN_ERROR: Final = re.compile(r"^keylane\.errors\.\w+: ")
+
+STOPPED: Final = (
+    "Cannot call methods on a stopped SparkContext",
+    "Spark context stopped while waiting for backend",
+)
+"""Errors in which a job finds its session stopped; none has the reason."""
+JVM_GONE: Final = "Spark's JVM has ended"
+SIGN_OF_NO_CLASS: Final = "'JavaPackage' object is not callable"
 
 
-def open_session(
-    app_name: str,
-    *,
-    master: str = DEFAULT_MASTER,
-    config: Mapping[str, str] | None = None,
-) -> SparkSession:
-    """Start Spark, or return this process's session. Use it as a context manager, or `stop()` it.
-
-    `config` are Spark settings that win over ours; with `spark.jars` or `spark.jars.packages` no
-    jars are resolved, and the sums of those are not checked. Spark's log is a file, which
-    `log_path` names. Takes 5 to 10 s.
+def jvm_of(spark: SparkSession) -> Any:
+    """The JVM of a session, in the way in which all of Spark's own Python reaches it.
 
     Raises:
-        SparkUnavailable: pyspark, Java or the jars are missing, or Spark does not start.
+        ConfigInvalid: it is a session of Spark Connect.
     """
-    check_pyspark()
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
-    settings = dict(config or {})
-    if SparkSession.getActiveSession() is None:
-        if not settings.keys() & {"spark.jars", "spark.jars.packages"}:
-            jars = find_jars()
-            settings["spark.jars"] = ",".join(str(jar.path) for jar in jars)
-        settings = _default_settings(master) | settings
-    # Workers must find what this process finds (Spark's default is `python3` on PATH).
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    with _launch_environment(master):
-        try:
-            return builder.getOrCreate()
-        except PySparkException as error:
-            raise SparkUnavailable(f"Spark does not start: {first_line(error)}") from error
+    # A Connect session raises an AttributeError for it.
+    if getattr(spark, "_jsparkSession", None) is None:
+        raise ConfigInvalid(NO_CONNECT)
+    return spark.sparkContext._jvm  # noqa: SLF001
 
 
 def log_path() -> Path:
-    """The file that holds the log of this process's Spark."""
+    """The file with the log of the JVM that this process has started."""
     return Path(tempfile.gettempdir()) / f"keylane-spark-{os.getpid()}.log"
 
 
 @contextmanager
-def spark_errors(what: str) -> Iterator[None]:
+def spark_errors(what: str = "") -> Iterator[None]:
     """Turn what Spark raises inside into one line.
 
     Raises:
         JobFailed: a query failed; the text names `what`, the cause and Spark's log.
+        KeyboardInterrupt: Ctrl-C made it fail: PySpark cancels all jobs first.
     """
     from py4j.protocol import Py4JError
+    from pyarrow import ArrowException
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except (PySparkException, Py4JError) as error:
-        text = f"{what}: {first_line(error)} (Spark's log: {log_path()})"
-        raise JobFailed(text) from error
+    except (PySparkException, Py4JError, ArrowException, ConnectionError) as error:
+        if _was_interrupted(error):
+            raise KeyboardInterrupt from error
+        raise JobFailed(_failure(what, error)) from error
+    except TypeError as error:
+        if SIGN_OF_NO_CLASS not in str(error):
+            raise
+        raise JobFailed(_failure(what, error)) from error
 
 
 @contextmanager
@@ -100,16 +94,10 @@ def tracked(spark: SparkSession, what: str, progress: Progress) -> Iterator[None
     context = spark.sparkContext
     group = f"keylane-{uuid.uuid4().hex}"
     context.setJobGroup(group, what)
-    ended = threading.Event()
-    watcher = threading.Thread(
-        target=_watch, args=(context, group, what, progress, ended), name="keylane-progress"
-    )
-    watcher.start()
     try:
-        yield
+        with _beside("keylane-progress", _watch, context, group, what, progress):
+            yield
     finally:
-        ended.set()
-        watcher.join()
         progress("")
         context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]  # unsets it
 
@@ -148,48 +136,127 @@ def source_options(
     }
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """The cause that an error of Spark starts with or comes from, without a stack trace."""
+    from py4j.protocol import Py4JNetworkError
+
+    if isinstance(error, ConnectionError | Py4JNetworkError):
+        return JVM_GONE
     java_error = getattr(error, "java_exception", None)
-    text = str(error)
-    while java_error is not None:
-        text = str(java_error.toString())
-        java_error = java_error.getCause()
+    text = shown = str(error)
+    try:
+        while java_error is not None:
+            text = str(java_error.toString())
+            java_error = java_error.getCause()
+    except (ConnectionError, Py4JNetworkError):  # the JVM ends while it is asked for the text
+        return JVM_GONE
+    text = python_cause(shown) or python_cause(text) or text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:MESSAGE_CHARS_MAX]
+    line = lines[0] if lines else type(error).__name__
+    if SIGN_OF_NO_CLASS in line:
+        line = "a Java class is missing that this Spark should have"
+    if any(text in line for text in STOPPED):
+        line = "the cluster has removed this application, or its session was stopped"
+    return line[:MESSAGE_CHARS_MAX]
 
 
-def _default_settings(master: str) -> dict[str, str]:
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    if master.startswith("local"):
-        with as_file(files("keylane.pipeline").joinpath("log4j2.properties")) as logging:
-            settings["spark.driver.extraJavaOptions"] = (
-                f'"-Dlog4j2.configurationFile={logging.as_uri()}"'
-                f' "-Dkeylane.spark.log={log_path()}"'
-            )
-        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = LOOPBACK
-        # 200, Spark's default, is for clusters: here each partition costs more than it holds.
-        settings["spark.sql.shuffle.partitions"] = "4"
-    return settings
+def python_cause(text: str) -> str | None:
+    """The line of the innermost Python traceback in a text that says what was raised.
+
+    Spark's text of an error in a Python worker, or in foreachBatch, begins with the traceback.
+    """
+    _, _, rest = text.rpartition(TRACEBACK)
+    ends = (line for line in rest.splitlines() if line and not line[0].isspace())
+    line = next(ends, None) if rest != text else None
+    return None if line is None else OWN_ERROR.sub("", line)
 
 
 @contextmanager
-def _launch_environment(master: str) -> Iterator[None]:
-    """JAVA_HOME, and for a local master the loopback address, while Spark starts."""
-    wanted = {"JAVA_HOME": str(find_java_home())}
-    if master.startswith("local"):
-        wanted["SPARK_LOCAL_IP"] = LOOPBACK
-    before = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+def starvation_reported(spark: SparkSession, progress: Progress) -> Iterator[None]:
+    """Report when a cluster runs no task of the jobs inside for a while. Spark waits without end.
+
+    Spark itself logs it: `TaskSchedulerImpl`, "Initial job has not accepted any resources".
+    """
+    context = spark.sparkContext
+    if is_local(str(context.master)):
+        yield
+        return
+    memory = context.getConf().get("spark.executor.memory", "1g")
+    text = (
+        f"{context.master} runs no task: no executor is free, or stays up ({memory} each). Spark"
+        " waits for one; the cluster's page shows what is there"
+    )
+    with _beside("keylane-starvation", _watch_starvation, context, text, progress):
+        yield
+
+
+@contextmanager
+def _beside(name: str, watch: Any, *args: Any) -> Iterator[None]:
+    """Run `watch(*args, ended)` in a thread until the block ends."""
+    ended = threading.Event()
+    watcher = threading.Thread(target=_watch_quietly, args=(watch, *args, ended), name=name)
+    watcher.start()
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        ended.set()
+        watcher.join()
+
+
+def _watch_quietly(watch: Any, *args: Any) -> None:
+    from py4j.protocol import Py4JError
+
+    # A session that has ended has nothing to show. The job itself meets the same error.
+    with suppress(Py4JError, ConnectionError):
+        watch(*args)
+
+
+def _watch_starvation(
+    context: SparkContext, text: str, progress: Progress, ended: threading.Event
+) -> None:
+    tracker = context.statusTracker()
+    since, next_s = time.monotonic(), STARVED_S
+    while not ended.wait(PROGRESS_S):
+        stages = [tracker.getStageInfo(number) for number in tracker.getActiveStageIds()]
+        known = [stage for stage in stages if stage is not None]
+        if not known or any(stage.numActiveTasks for stage in known):
+            since, next_s = time.monotonic(), STARVED_S
+        waited_s = time.monotonic() - since
+        if waited_s >= next_s:
+            progress(f"keylane: for {waited_s:.0f} s {text}")
+            next_s += STARVED_AGAIN_S
+
+
+@contextmanager
+def quiet_py4j() -> Iterator[None]:
+    """Keep the stack traces out of the terminal that Py4J logs when its JVM ends.
+
+    It logs them to the root logger, and raises the same errors, which become one line.
+    """
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "py4j" not in Path(record.pathname).parts
+
+    root = logging.getLogger()
+    root.addFilter(is_other)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_other)
+
+
+def _was_interrupted(error: BaseException) -> bool:
+    """Return whether an error came while a Ctrl-C was on its way up."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, KeyboardInterrupt):
+        found = found.__context__
+    return found is not None
+
+
+def _failure(what: str, error: BaseException) -> str:
+    return f"{what}{': ' if what else ''}{first_line(error)}{log_hint()}"
+
+
+def log_hint() -> str:
+    """The log's place, if this process has started a JVM; of another's JVM the log is elsewhere."""
+    return f" (Spark's log: {log_path()})" if log_path().exists() else ""

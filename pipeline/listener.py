@@ -20,7 +20,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from keylane.errors import KafkaUnavailable
-from keylane.pipeline.brokers import SparkGroupOffsets
+from keylane.pipeline.brokers import SparkAdmin
 from keylane.pipeline.checkpoint import split_lane_name
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class LaneProgressListener(StreamingQueryListener):
 
         `lanes`: lane counts of topics that are seen as lanes under their own name.
         """
-        self._offsets = SparkGroupOffsets(spark, bootstrap, group, options)
-        self._lanes = dict(lanes or {})
+        self._admin = SparkAdmin(spark, bootstrap, options)
+        self._group, self._lanes = group, dict(lanes or {})
         self.commit_count = 0
         self.failure_count = 0
 
@@ -72,14 +72,14 @@ class LaneProgressListener(StreamingQueryListener):
         """Commit the end of a batch, as a source's progress has it."""
         for topic, offsets in physical_minima(end_offset, self._lanes).items():
             try:
-                self._offsets.set(topic, offsets)
+                self._admin.commit(self._group, topic, offsets)
             except KafkaUnavailable as error:
                 self.failure_count += 1
                 log.warning(
                     "Spark's progress is not committed, the next batch tries again"
                     " topic=%s group=%s reason=%s",
                     topic,
-                    self._offsets.group,
+                    self._group,
                     error,
                 )
             else:
@@ -87,7 +87,7 @@ class LaneProgressListener(StreamingQueryListener):
 
     def close(self) -> None:
         """End its connections, after `spark.streams.removeListener`."""
-        self._offsets.close()
+        self._admin.close()
 
 
 def physical_minima(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.space import LANE_COUNT_MAX
-from keylane.pipeline.job import source_options
+from keylane.pipeline.job import jvm_of, source_options
 from keylane.pipeline.topic_range import count_partitions, find_range, read_range
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ def read_lanes(
 
 def count_slots(spark: SparkSession) -> int:
     """Tasks that can run at the same time, as Spark's own scheduler counts them."""
+    jvm_of(spark)
     scheduler: Any = spark.sparkContext._jsc.sc()  # noqa: SLF001  # PySpark has no other way
     profile = scheduler.resourceProfileManager().defaultResourceProfile()
     return int(scheduler.maxNumConcurrentTasks(profile))

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from keylane.errors import ConfigInvalid
-from keylane.pipeline.brokers import SparkTopics
+from keylane.pipeline.brokers import SparkAdmin
 from keylane.pipeline.job import source_options
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class TopicRange:
     ends: tuple[int, ...]
     options: Mapping[str, str]
     """Further options of Spark's Kafka source, `kafka.*` among them."""
+    topic_id: str
+    """Of the topic that the offsets belong to; another one of its name has another (KIP-516)."""
 
     @property
     def partition_count(self) -> int:
@@ -65,8 +67,9 @@ def find_range(
             nothing lies between the two; the text names the place.
     """
     options = dict(options or {})
-    with SparkTopics(spark, bootstrap, options) as admin:
-        count = admin.count_partitions(topic)
+    with SparkAdmin(spark, bootstrap, options) as admin:
+        facts = admin.describe(topic)
+        count = facts.partition_count
         first = admin.list_offsets(topic, count, "earliest")
         last = admin.list_offsets(topic, count, "latest")
         starts = _place(admin, topic, "start", start, first, last, first)
@@ -80,6 +83,7 @@ def find_range(
         starts=tuple(starts),
         ends=tuple(ends),
         options=options,
+        topic_id=facts.topic_id,
     )
     if found.offset_count == 0:
         raise ConfigInvalid(
@@ -100,8 +104,34 @@ def count_partitions(
     Raises:
         ConfigInvalid: the topic does not exist, or no broker answers.
     """
-    with SparkTopics(spark, bootstrap, options) as admin:
-        return admin.count_partitions(topic)
+    with SparkAdmin(spark, bootstrap, options) as admin:
+        return admin.describe(topic).partition_count
+
+
+def changes_since(spark: SparkSession, chosen: TopicRange) -> list[str]:
+    """Changes of the topic since `find_range` that unsettle what was read.
+
+    Retention is not among it: Spark's source fails where an offset of the range is gone. Another
+    topic of the same name, and a log that was cut back and written again (an unclean election),
+    can hold other records at the same offsets.
+    """
+    with SparkAdmin(spark, chosen.bootstrap, chosen.options) as admin:
+        facts = admin.describe(chosen.topic)
+        if facts.topic_id != chosen.topic_id:
+            return [f"{chosen.topic} was deleted and made anew while it was read"]
+        last = admin.list_offsets(chosen.topic, chosen.partition_count, "latest")
+    changes = []
+    if facts.partition_count != chosen.partition_count:
+        changes.append(
+            f"{chosen.topic} has {facts.partition_count} partitions now, and"
+            f" {chosen.partition_count} were read"
+        )
+    changes += [
+        f"{chosen.topic} partition {partition} ends at {at} now, before {end} which was read"
+        for partition, (at, end) in enumerate(zip(last, chosen.ends, strict=True))
+        if at < end
+    ]
+    return changes
 
 
 def read_range(
@@ -132,7 +162,7 @@ def read_time(text: str) -> int | None:
 
 
 def _place(
-    admin: SparkTopics,
+    admin: SparkAdmin,
     topic: str,
     name: str,
     text: str,

@@ -33,6 +33,10 @@ SPARK_VERSION: Final = "4.2.0"
 PARALLEL_CONSUMER_VERSION: Final = "0.5.3.3"
 JAVA_COMPILER_VERSION: Final = "3.46.0"
 """Eclipse's compiler, which needs Java 17 and no JDK: the packaged Java has no compiler."""
+HADOOP_VERSION: Final = "3.5.0"
+"""The version of Hadoop in the pyspark that the tests run."""
+AWS_VERSION: Final = "2.57.8"
+"""Modules in place of the `bundle` that hadoop-aws names: 20 MB for hundreds."""
 PUBLISHED: Final = ("sha512", "sha256", "sha1")
 """Sums that repositories have beside a file, best first; Central has the last of every file."""
 THREADS: Final = 6
@@ -51,6 +55,42 @@ CONNECT_GROUPS: Final = (
     "org.javassist",
 )
 """Groups that only Kafka Connect needs; kafka-tools has them for one tool about its plugins."""
+AWS_MODULES: Final = (
+    "annotations",
+    "apache-client",
+    "arns",
+    "auth",
+    "aws-core",
+    "aws-query-protocol",
+    "aws-xml-protocol",
+    "checksums",
+    "checksums-spi",
+    "crt-core",
+    "endpoints-spi",
+    "eventstream",
+    "http-auth",
+    "http-auth-aws",
+    "http-auth-aws-eventstream",
+    "http-auth-spi",
+    "http-client-spi",
+    "identity-spi",
+    "json-utils",
+    "metrics-spi",
+    "netty-nio-client",
+    "profiles",
+    "protocol-core",
+    "regions",
+    "retries",
+    "retries-spi",
+    "s3",
+    "s3-transfer-manager",
+    "sdk-core",
+    "sts",
+    "third-party-jackson-core",
+    "utils",
+    "utils-lite",
+)
+"""What Hadoop reads S3 with, less the parts that pyspark brings."""
 
 
 class LockRefused(Exception):
@@ -64,6 +104,8 @@ class Wanted:
     folder: str
     coordinates: tuple[str, ...]
     unused_groups: tuple[str, ...] = ()
+    is_whole: bool = False
+    """The coordinates are all there is: jgo cannot read each pom."""
     only: frozenset[str] = frozenset()
     """group:artifact; empty for all."""
     beside: str | None = None
@@ -101,6 +143,17 @@ LOCKS: Final = (
         ),
         beside="keylane/embedded",
     ),
+    Wanted(
+        folder="tests/spark",
+        coordinates=(
+            f"org.apache.hadoop:hadoop-aws:{HADOOP_VERSION}",
+            "org.reactivestreams:reactive-streams:1.0.4",
+            "org.wildfly.openssl:wildfly-openssl:2.2.5.Final",
+            "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
+            *(f"software.amazon.awssdk:{module}:{AWS_VERSION}" for module in AWS_MODULES),
+        ),
+        is_whole=True,
+    ),
 )
 
 
@@ -130,7 +183,8 @@ def make_lock(wanted: Wanted, left_out: set[str]) -> tuple[LockedJar, ...]:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(THREADS) as pool:
         maven = open_maven(Path(folder))
         try:
-            artifacts = [*choose(wanted, resolve(wanted.coordinates, maven), left_out)]
+            listed = list_artifacts if wanted.is_whole else resolve
+            artifacts = [*choose(wanted, listed(wanted.coordinates, maven), left_out)]
             return tuple(pool.map(lock_one, artifacts))
         except (OSError, RuntimeError, ValueError) as error:  # requests' errors are OSErrors
             raise LockRefused(f"{wanted.folder}: {error}") from error
@@ -144,6 +198,14 @@ def resolve(coordinates: Sequence[str], maven: MavenContext) -> list[Artifact]:
     inputs, others = maven.resolver.resolve([maven.create_dependency(item) for item in parsed])
     run_with = [item for item in others if item.scope in {"compile", "runtime"}]
     return [item.artifact for item in (*inputs, *run_with)]
+
+
+def list_artifacts(coordinates: Sequence[str], maven: MavenContext) -> list[Artifact]:
+    """Return the artifacts of `coordinates`, without what they need."""
+    parts = [text.split(":") for text in coordinates]
+    return [
+        maven.project(group, name).at_version(version).artifact() for group, name, version in parts
+    ]
 
 
 def choose(wanted: Wanted, found: Sequence[Artifact], left_out: set[str]) -> Iterator[Artifact]:

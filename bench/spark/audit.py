@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from bench.end_to_end.stage import Stage, create_topic, describe_run, open_stage, save
 from keylane.pipeline.audit.job import AuditRequest, run_audit
-from keylane.pipeline.job import open_session
+from keylane.pipeline.start import open_session
 from tests.spark.audit_log import AUDIT_PARTITIONS, PARTITIONS, AuditLog, make_log
 
 
@@ -59,7 +59,7 @@ def run_one(stage: Stage, spark: SparkSession, name: str, log: AuditLog) -> dict
     write_log(stage.kafka.bootstrap, log, *topics)
     out = stage.folder / name
     request = AuditRequest(
-        bootstrap=stage.kafka.bootstrap, input_topic=topics[0], audit_topic=topics[1], out=out
+        bootstrap=stage.kafka.bootstrap, input_topic=topics[0], audit_topic=topics[1], out=str(out)
     )
     steps: list[tuple[str, float]] = []
     verdict = run_audit(

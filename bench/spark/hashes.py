@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline import expressions
-from keylane.pipeline.job import open_session
+from keylane.pipeline.start import open_session
 
 TURNS = 4
 

@@ -31,10 +31,11 @@ from pyspark.sql import SparkSession
 
 from bench.end_to_end.stage import PARTITIONS, Stage, create_topic, describe_run, open_stage, save
 from keylane.keyrange.lane import LaneLayout
-from keylane.pipeline.job import SOURCE_OPTIONS, open_session
+from keylane.pipeline.job import SOURCE_OPTIONS
 from keylane.pipeline.keyed_state import LaneFold, all_states
 from keylane.pipeline.read import lane_options, read_lanes
 from keylane.pipeline.source import KeylaneSource
+from keylane.pipeline.start import open_session
 
 TOPIC: Final = "orders"
 LANES: Final = 4

@@ -24,8 +24,8 @@ from bench.spark.make_topic import make_topic
 from keylane.assignor.cut_planner import least_maximum, plan_ranges
 from keylane.assignor.profile import LoadProfile
 from keylane.embedded import EmbeddedKafka
-from keylane.pipeline.job import open_session
 from keylane.pipeline.profile.loads import key_loads, run_profile
+from keylane.pipeline.start import open_session
 from keylane.pipeline.topic_range import TopicRange, find_range, read_range
 
 Result = TypeVar("Result")

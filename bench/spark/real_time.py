@@ -22,8 +22,9 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
 from bench.end_to_end.stage import PARTITIONS, Stage, describe_run, open_stage, save
-from keylane.pipeline.job import SOURCE_OPTIONS, open_session
+from keylane.pipeline.job import SOURCE_OPTIONS
 from keylane.pipeline.read import count_slots, lane_options, start_real_time
+from keylane.pipeline.start import open_session
 
 LANES: Final = 4
 BATCH: Final = "5 minutes"

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from keylane.advise.keys import Floats, SampledLanes, TopicKeys
 from keylane.assignor.gain import find_gain
+from keylane.assignor.level import COARSE, Margins
 from keylane.assignor.model import Lane, LaneTopic, Loads, Member, Plan
 from keylane.assignor.sticky import join_rates, plan_sticky
 
@@ -55,9 +56,10 @@ class Speedup:
     """Part of all records that the busiest member has."""
 
 
-def deal_lanes(lanes: SampledLanes, member_count: int) -> LaneDeal:
+def deal_lanes(lanes: SampledLanes, member_count: int, margins: Margins = COARSE) -> LaneDeal:
     """Deal lanes to members as keylane does for a group whose members all come at once.
 
+    margins: of the rebalance for load; FINE with the consumer protocol.
     Cost: that of two plans, see `plan_sticky`.
     """
     partition_count, lane_count = lanes.records.shape
@@ -67,9 +69,10 @@ def deal_lanes(lanes: SampledLanes, member_count: int) -> LaneDeal:
     first = plan_sticky(members, [topic], {})
     owning = [replace(member, owned=first[member.member_id]) for member in members]
     loads = _lane_rates(lanes)
-    gain = find_gain(owning, [topic], loads)
+    gain = find_gain(owning, [topic], loads, margins)
     assert gain is not None, "every lane has an owner"
-    settled = plan_sticky(owning, [topic], loads) if gain.is_worth(MANY_RECORDS) else first
+    is_worth = gain.is_worth(MANY_RECORDS, margins)
+    settled = plan_sticky(owning, [topic], loads, margins=margins) if is_worth else first
     shape = partition_count, lane_count
     return LaneDeal(_owners(first, shape), _owners(settled, shape), member_count)
 

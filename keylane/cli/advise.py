@@ -19,7 +19,8 @@ import click
 
 from keylane.cli.output import output_option, show
 from keylane.errors import ConfigInvalid
-from keylane.files import load_file
+from keylane.pipeline.arguments import conf_option
+from keylane.pipeline.storage import FOLDER
 from keylane.usage import FILE, HELP_NAMES
 
 SAMPLE: Final = 200_000
@@ -106,10 +107,12 @@ class Duration(click.ParamType[float]):
 )
 @click.option(
     "--profile",
-    type=FILE,
+    type=FOLDER,
     metavar="PROFILE.JSON",
-    help="In the place of a sample: what `keylane spark profile` made, or its folder.",
+    help="In the place of a sample: what `keylane spark profile` made, or its folder; a path or"
+    " a URI.",
 )
+@conf_option
 @click.option(
     "--plot",
     type=click.Path(path_type=Path),
@@ -155,13 +158,14 @@ def advise_command(**options: Any) -> int:
 def _of_profile(options: dict[str, Any]) -> Any:
     from keylane.advise.advice import Evidence  # noqa: PLC0415
     from keylane.advise.keys import keys_of_profile  # noqa: PLC0415
-    from keylane.assignor.profile import PROFILE_BYTES_MAX, read_profile  # noqa: PLC0415
-    from keylane.cli.plan import summary_path  # noqa: PLC0415
+    from keylane.cli.plan import load_profile  # noqa: PLC0415
+    from keylane.pipeline.places import open_places  # noqa: PLC0415
 
     if options["group"]:
         raise ConfigInvalid("--group: a profile has no groups; omit --profile to ask the brokers")
-    path = summary_path(options["profile"])
-    profile = load_file(path, read_profile, PROFILE_BYTES_MAX)
+    path = options["profile"]
+    with open_places("keylane advise", options["conf"]) as places:
+        profile = load_profile(places, path)
     if options["topic"] not in (None, profile.topic):
         raise ConfigInvalid(
             f"--profile {path}: is of topic {profile.topic}, not {options['topic']}"

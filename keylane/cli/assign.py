@@ -34,7 +34,10 @@ from keylane.cli.plan import load_range_plan
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.hash import HashName
 from keylane.keyrange.space import KeyRange
-from keylane.usage import FILE, HELP_NAMES, expect_one
+from keylane.pipeline.arguments import conf_option
+from keylane.pipeline.places import open_places
+from keylane.pipeline.storage import FOLDER
+from keylane.usage import HELP_NAMES, expect_one
 
 APPLY_TIMEOUT_S: Final = 60.0
 POD_NAME_MAX: Final = 253
@@ -78,11 +81,12 @@ Entries = Sequence[Mapping[str, Any]]
 )
 @click.option(
     "--load",
-    type=FILE,
+    type=FOLDER,
     multiple=True,
     metavar="PLAN.JSON",
-    help="A range plan: cuts and load of a topic's lanes; may be repeated.",
+    help="A range plan, by path or URI: cuts and load of a topic's lanes; may be repeated.",
 )
+@conf_option
 @output_option()
 @click.option(
     "--pods",
@@ -116,7 +120,8 @@ def run_assign(args: SimpleNamespace) -> int:
             f"--apply, --pods: client ids have key ranges by xxh64, not by {args.hash}; "
             "lanes of a group have the hash of their lane rule"
         )
-    plans = [load_range_plan("--load", path) for path in args.load]
+    with open_places("keylane assign", args.conf) as places:
+        plans = [load_range_plan(places, "--load", text) for text in args.load]
     topics = _count_partitions(args)
     assignment = assign(
         topics,

@@ -1,6 +1,6 @@
 """`keylane plan`: cuts of a topic's partitions into lanes, by a profile of its load.
 
-Exit codes: 0 done, 2 bad input. It needs no Spark.
+Exit codes: 0 done, 1 Spark or its storage failed, 2 bad input. Only a URI needs Spark.
 """
 
 from __future__ import annotations
@@ -12,14 +12,18 @@ from typing import Any, Final
 
 import click
 
-from keylane.assignor.cut_planner import SLACK, PlanReport, plan_ranges
-from keylane.assignor.profile import PROFILE_BYTES_MAX, SUMMARY_NAME, read_profile
+from keylane.assignor.cut_planner import SLACK, PlanReport, plan_ranges, report_plan
+from keylane.assignor.profile import PROFILE_BYTES_MAX, SUMMARY_NAME, LoadProfile, read_profile
 from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan, write_plan
 from keylane.errors import ConfigInvalid
-from keylane.files import load_file
-from keylane.usage import FILE, HELP_NAMES
+from keylane.pipeline.arguments import conf_option
+from keylane.pipeline.places import Places, open_places
+from keylane.pipeline.storage import FOLDER, local_path, scheme_of, split_file
+from keylane.usage import HELP_NAMES
 
 STDOUT: Final = "-"
+RANGE: Final = "range"
+ALL_HOURS: Final = "all-hours"
 
 
 @click.command(
@@ -27,10 +31,10 @@ STDOUT: Final = "-"
     context_settings=dict(HELP_NAMES),
     short_help="Cut a topic into lanes of equal load.",
 )
-@click.argument("profile", type=FILE, metavar="PROFILE.JSON")
+@click.argument("profile", type=FOLDER, metavar="PROFILE.JSON")
 @click.option("--lanes", type=int, required=True, metavar="N", help="Lanes per partition.")
 @click.option(
-    "--prior", type=FILE, metavar="PLAN.JSON", help="The plan in force: move little against it."
+    "--prior", type=FOLDER, metavar="PLAN.JSON", help="The plan in force: move little against it."
 )
 @click.option(
     "--slack",
@@ -48,40 +52,85 @@ STDOUT: Final = "-"
     help="Cut each partition by itself, or all alike.",
 )
 @click.option(
-    "-o", "--output", metavar="PLAN.JSON", help="Write the plan there, to stdout for `-`."
+    "--for",
+    "aim",
+    type=click.Choice((RANGE, ALL_HOURS)),
+    default=RANGE,
+    show_default=True,
+    help="Cut by the bytes of the whole range, or so that the worst hour is as light as it can be.",
 )
+@click.option(
+    "-o",
+    "--output",
+    type=FOLDER,
+    metavar="PLAN.JSON",
+    help="Write the plan there, to stdout for `-`.",
+)
+@conf_option
 def plan_command(**options: Any) -> int:
     """Cut every partition so that its busiest lane is as light as it can be.
 
     PROFILE.JSON, or its folder, has the bytes by hash of key; `keylane spark profile` makes it.
+    Each file is a path, or a URI such as s3a://BUCKET/FOLDER, which Spark reads and writes.
     """
-    return run_plan(SimpleNamespace(**options))
+    args = SimpleNamespace(**options)
+    with open_places("keylane plan", args.conf) as places:
+        return run_plan(places, args)
 
 
-def run_plan(args: SimpleNamespace) -> int:
+def run_plan(places: Places, args: SimpleNamespace) -> int:
     """Write the plan and print its figures. Nothing is written on bad input.
 
-    Raises: ConfigInvalid.
+    Raises: ConfigInvalid, SparkUnavailable, StorageFailed.
     """
-    profile = load_file(summary_path(args.profile), read_profile, PROFILE_BYTES_MAX)
-    prior = None if args.prior is None else load_range_plan("--prior", args.prior)
+    profile = load_profile(places, args.profile)
+    prior = None if args.prior is None else load_range_plan(places, "--prior", args.prior)
+    is_cut_alike = args.scope == "topic"
+    if is_cut_alike and args.aim == ALL_HOURS:
+        raise ConfigInvalid("--for all-hours: cuts each partition by itself, not --scope topic")
     plan, report = plan_ranges(
-        profile,
-        args.lanes,
-        prior=prior,
-        is_cut_alike=args.scope == "topic",
-        slack=args.slack,
+        profile, args.lanes, prior=prior, is_cut_alike=is_cut_alike, slack=args.slack
     )
+    by_hour = None
+    if args.aim == ALL_HOURS:
+        plan, by_hour = plan_by_hour(places, profile, args, prior)
+        report = report_plan(profile, plan, report.best, prior)
     text = write_plan(plan).decode() + "\n"
     if args.output not in {None, STDOUT}:
-        try:
-            Path(args.output).write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ConfigInvalid(f"--output {args.output}: {error.strerror}") from None
+        _write(places, args.output, text)
     if args.output == STDOUT:
         print(text, end="")
-    print(render(plan, report), file=sys.stderr if args.output == STDOUT else sys.stdout)
+    reported = render(plan, report) if by_hour is None else f"{by_hour}\n{render(plan, report)}"
+    print(reported, file=sys.stderr if args.output == STDOUT else sys.stdout)
     return 0
+
+
+def _write(places: Places, output: str, text: str) -> None:
+    if scheme_of(output) is not None:
+        places.write(output, text.encode())
+        return
+    try:
+        Path(local_path(output)).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigInvalid(f"--output {output}: {error.strerror}") from None
+
+
+def plan_by_hour(
+    places: Places, profile: LoadProfile, args: SimpleNamespace, prior: RangePlan | None
+) -> tuple[RangePlan, str]:
+    """The plan whose worst hour is the best possible, and its figures as text.
+
+    Raises: ConfigInvalid, and as `Places.folder`.
+    """
+    try:
+        from keylane.pipeline.profile.plan_hours import plan_folder  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ConfigInvalid(
+            f"--for all-hours: {error.name} is not installed: pip install 'keylane[spark]'"
+        ) from None
+    summary, _ = split_file(places.file_in(args.profile, SUMMARY_NAME))
+    folder = places.folder(summary)
+    return plan_folder(folder, profile, args.lanes, prior=prior, slack=args.slack)
 
 
 def render(plan: RangePlan, report: PlanReport) -> str:
@@ -116,14 +165,18 @@ def _times(size: int, report: PlanReport) -> str:
     return f"{size / report.mean if report.mean else 0.0:.2f} times a mean lane"
 
 
-def summary_path(path: Path) -> Path:
-    """Return the path of a profile's summary, for which its folder may stand."""
-    return path / SUMMARY_NAME if path.is_dir() else path
+def load_profile(places: Places, text: str) -> LoadProfile:
+    """Read a profile's summary, for which its folder may stand.
+
+    Raises: ConfigInvalid, and as `Places.load`.
+    """
+    path = places.file_in(text, SUMMARY_NAME)
+    return places.load(path, read_profile, PROFILE_BYTES_MAX)
 
 
-def load_range_plan(flag: str, path: Path) -> RangePlan:
-    """Read a plan that a flag names. Raises: ConfigInvalid, with the flag and the path."""
+def load_range_plan(places: Places, flag: str, text: str) -> RangePlan:
+    """Read a plan that a flag names. Raises: ConfigInvalid, with the flag and the place."""
     try:
-        return load_file(path, read_plan, PLAN_BYTES_MAX)
+        return places.load(text, read_plan, PLAN_BYTES_MAX)
     except ConfigInvalid as error:
         raise ConfigInvalid(f"{flag} {error}") from None

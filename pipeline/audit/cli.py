@@ -20,7 +20,8 @@ from keylane.pipeline.arguments import (
     spark_options,
     start_session,
 )
-from keylane.usage import FILE, HELP_NAMES
+from keylane.pipeline.storage import FOLDER, open_folder, require_shared
+from keylane.usage import HELP_NAMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +40,7 @@ FOLLOW_INTERVAL: Final = "10 seconds"
 @kafka_options
 @click.option("--input", required=True, metavar="TOPIC", help="What was processed.")
 @click.option("--audit", required=True, metavar="TOPIC", help="The reports.")
-@click.option("--out", type=FILE, required=True, metavar="DIR", help="Folder for what is written.")
+@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder or URI to write to.")
 @click.option(
     "--from",
     "start",
@@ -57,7 +58,12 @@ FOLLOW_INTERVAL: Final = "10 seconds"
     help="Latest, a time, offsets, or group:NAME for what that group has committed;"
     " records before it without a report are lost.",
 )
-@click.option("--land", type=FILE, metavar="DIR", help="Keep what was read there.")
+@click.option(
+    "--land",
+    type=FOLDER,
+    metavar="DIR",
+    help="Keep what was read there: a folder or URI that all machines of Spark share.",
+)
 @click.option(
     "--follow",
     metavar="GROUP",
@@ -81,15 +87,15 @@ def run_audit_command(args: SimpleNamespace) -> int:
         with start_session("keylane audit", master=args.master, conf=args.conf) as spark:
             # Late: they need pyspark, and the session says so where it is missing.
             from keylane.pipeline.audit.job import AuditRequest, committed_place, run_audit
-            from keylane.pipeline.brokers import SparkGroupOffsets
+            from keylane.pipeline.brokers import SparkAdmin
 
             if args.follow is not None:
                 return follow(spark, args, options)
             end = args.end
             if end.startswith("group:"):
                 group = end.removeprefix("group:")
-                with SparkGroupOffsets(spark, args.bootstrap, group, options) as offsets:
-                    end = committed_place(offsets.read(args.input), args.input, group)
+                with SparkAdmin(spark, args.bootstrap, options) as admin:
+                    end = committed_place(admin.committed(group, args.input), args.input, group)
             request = AuditRequest(
                 bootstrap=args.bootstrap,
                 input_topic=args.input,
@@ -109,20 +115,24 @@ def run_audit_command(args: SimpleNamespace) -> int:
 
 def follow(spark: SparkSession, args: SimpleNamespace, options: Mapping[str, str]) -> int:
     """Run the stream until it is stopped; 1 when something was lost, else 0."""
-    from keylane.pipeline.audit.stream import Follower, coverage_stream
-    from keylane.pipeline.brokers import SparkGroupOffsets
+    from keylane.pipeline.audit.stream import CHECKPOINT, Follower, coverage_stream
+    from keylane.pipeline.brokers import SparkAdmin
     from keylane.pipeline.job import spark_errors
 
-    frame = coverage_stream(spark, args.bootstrap, args.input, args.audit, options)
-    with SparkGroupOffsets(spark, args.bootstrap, args.follow, options) as offsets:
+    folder = open_folder(args.out, spark)
+    require_shared(spark, folder, "--out")  # its checkpoint has the state of all executors
+    with SparkAdmin(spark, args.bootstrap, options) as admin:
+        for topic in (args.input, args.audit):
+            admin.describe(topic)
         follower = Follower(
-            lambda: offsets.read(args.input),
+            lambda: admin.committed(args.follow, args.input),
             lambda text: print(text, flush=True),
-            args.out / "follow.json",
+            folder,
         )
         follower.load()
+        frame = coverage_stream(spark, args.bootstrap, args.input, args.audit, options)
         writer = frame.writeStream.foreachBatch(follower).outputMode("update")
-        writer = writer.option("checkpointLocation", str(args.out / "checkpoint"))
+        writer = writer.option("checkpointLocation", folder.child(CHECKPOINT).uri)
         trigger = {"availableNow": True} if args.once else {"processingTime": FOLLOW_INTERVAL}
         with spark_errors("audit"), contextlib.suppress(KeyboardInterrupt):
             writer.trigger(**trigger).start().awaitTermination()
@@ -135,6 +145,8 @@ def render(verdict: Verdict) -> str:
         f"{verdict.status}: {verdict.records:,} records, {verdict.reports:,} reports,"
         f" {verdict.redelivered:,} delivered again uncommitted"
     )
+    if verdict.holes:
+        head += f", {sum(verdict.holes.values()):,} offsets without a record"
     lines = [head, ", ".join(f"{kind} {count:,}" for kind, count in verdict.counts.items())]
     lines += [f"inconclusive: {reason}" for reason in verdict.reasons]
     for row in verdict.shown:

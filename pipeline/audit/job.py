@@ -1,42 +1,48 @@
-"""Run an audit: read both topics once, land them, judge, write findings and a verdict.
+"""Run an audit: read both topics once, judge, write findings and a verdict.
 
 Only counts, and findings to show, reach this process.
 
-Kafka is read once into Parquet: each further question to Kafka itself costs a whole read again.
-A verdict is about records that were really seen: rows are counted where they are written and where
-they are read back, and a partition of which no record was seen is looked up at the brokers.
+Kafka is read once: each further question to Kafka itself costs a whole read again. The reports
+stay on the disks of the executors (`DataFrame.persist`), or in a folder that all of them share.
+Spark reads again from Kafka what a lost executor held; the range is one of offsets, so the same
+records come, and their number is compared at the end.
 """
 
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import Observation
+from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from keylane.embedded.resolve import Progress, print_progress
-from keylane.errors import ConfigInvalid, JobFailed
+from keylane.errors import ConfigInvalid
 from keylane.pipeline.audit import rules
-from keylane.pipeline.brokers import partitions_with_records
+from keylane.pipeline.audit.findings import write_findings
+from keylane.pipeline.audit.seen import SeenRecords, compare
+from keylane.pipeline.brokers import SparkAdmin, check_readable
 from keylane.pipeline.job import spark_errors
-from keylane.pipeline.topic_range import TopicRange, find_range, read_range
+from keylane.pipeline.storage import Folder, open_folder, require_shared
+from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
-    from pyspark.sql.types import StructType
+    from pyspark.sql import DataFrame, SparkSession
 
 SHOWN_MAX: Final = 5
 """Findings of a kind that a verdict lists; all of them are in the Parquet."""
 CLEAN, FINDINGS, UNKNOWN = "clean", "findings", "inconclusive"
 EXIT_CODES: Final = {CLEAN: 0, FINDINGS: 1, UNKNOWN: 2}
 TASKS_PER_CORE: Final = 2
-"""Landing needs no order, since reports carry their place: partitions are read in pieces."""
+"""Reading needs no order, since reports carry their place: partitions are read in pieces."""
+OPTIONS_TAKEN: Final = ("kafka.", "kafkaconsumer.", "fetchoffset.")
+"""Starts of the options of Spark's source that do not change which records are read.
+
+Others do: with `failOnDataLoss=false`, say, Spark passes over what retention has removed.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +52,23 @@ class AuditRequest:
     bootstrap: str
     input_topic: str
     audit_topic: str
-    out: Path
-    """Folder for `findings` (Parquet) and `verdict.json`; made when it is not there."""
+    out: str
+    """Folder or URI for `findings` (Parquet) and `verdict.json`; made when it is not there."""
     start: str = "earliest"
     end: str = "latest"
     """Of the input; what is not processed yet lies behind it, or counts as lost."""
-    land: Path | None = None
-    """Folder for what was read; None for a temporary one."""
+    land: str | None = None
+    """Folder or URI that keeps what was read, shared by all machines of Spark."""
     options: Mapping[str, str] = field(default_factory=dict)
     """`kafka.*` options of Spark's source, for TLS, SASL or `kafka.isolation.level`."""
+
+    def __post_init__(self) -> None:
+        for name in self.options:
+            if not name.lower().startswith(OPTIONS_TAKEN):
+                raise ConfigInvalid(
+                    f"--option {name}: an audit reads all records of its range; only kafka.*,"
+                    " kafkaConsumer.* and fetchOffset.* can be set"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +82,8 @@ class Verdict:
     """Records that came again because they were not committed; no fault."""
     records: int
     """Of the input in the judged range."""
+    holes: Mapping[int, int]
+    """Offsets of the judged range without a record by partition, where there are some."""
     reports: int
     judged: Mapping[int, tuple[int, int]]
     """Offsets [from, to) by partition."""
@@ -82,70 +98,23 @@ class Verdict:
         return EXIT_CODES[self.status]
 
 
-@dataclass(slots=True)
-class CountedFolder:
-    """Parquet in one folder, written once or piece by piece: as many rows come back, or it fails.
-
-    A path without a scheme is another folder on each machine: workers of a cluster write to their
-    disks, the driver lists its own disk, and what it finds is empty and without an error. So the
-    rows are counted by the tasks that write (`DataFrame.observe`), and again when they are read.
-    Invariant: `row_count` is what the tasks have counted since the last overwrite.
-    """
-
-    spark: SparkSession
-    path: Path
-    what: str
-    """Name of the rows in an error."""
-    option: str
-    """Flag that sets the folder."""
-    row_count: int = 0
-    schema: StructType | None = None
-
-    def write(self, frame: DataFrame) -> None:
-        """Replace what the folder holds."""
-        self.row_count = 0
-        self._put(frame, "overwrite")
-
-    def append(self, frame: DataFrame) -> None:
-        """Add to what was written."""
-        self._put(frame, "append")
-
-    def read(self) -> DataFrame:
-        """The rows that were written.
-
-        Raises:
-            JobFailed: more or fewer rows stand there; the text names the folder and the option.
-        """
-        assert self.schema is not None, "write before reading"
-        rows = self.spark.read.schema(self.schema).parquet(str(self.path))
-        found = rows.count()  # from the footers of the files
-        if found != self.row_count:
-            raise JobFailed(
-                f"{self.what}: {self.row_count:,} rows were written to {self.path} and"
-                f" {found:,} are there: the folder is not shared by all machines of Spark, or"
-                f" was changed meanwhile; choose one that is shared, with {self.option}"
-            )
-        return rows
-
-    def _put(self, frame: DataFrame, mode: str) -> None:
-        observed = Observation()
-        counted = frame.observe(observed, F.count(F.lit(1)).alias("rows"))
-        counted.write.mode(mode).parquet(str(self.path))
-        self.row_count += observed.get["rows"]
-        self.schema = frame.schema
-
-
 def run_audit(
     spark: SparkSession, request: AuditRequest, *, progress: Progress = print_progress
 ) -> Verdict:
     """Judge, and write `request.out`.
 
     Raises:
-        ConfigInvalid: a topic does not exist, no broker answers, or a range is empty.
-        JobFailed: Spark failed on the way, or what it wrote is not there to be read.
+        ConfigInvalid: a topic does not exist or may not be read, no broker answers, a range is
+            empty, or workers do not share `request.land`.
+        JobFailed: Spark or Kafka failed on the way.
+        StorageFailed: a folder cannot be written.
     """
-    written = request.out / "verdict.json"
-    written.unlink(missing_ok=True)  # that of an earlier run says nothing about this one
+    out = open_folder(request.out, spark)
+    land = None
+    if request.land is not None:
+        land = open_folder(request.land, spark)
+        require_shared(spark, land, "--land")
+    out.delete("verdict.json")  # that of an earlier run says nothing about this one
     wanted = find_range(
         spark,
         request.bootstrap,
@@ -156,14 +125,12 @@ def run_audit(
     )
     reported = find_range(spark, request.bootstrap, request.audit_topic, options=request.options)
     with ExitStack() as stack:
-        land = request.land
-        if land is None:
-            land = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="keylane-audit-")))
         stack.enter_context(spark_errors("audit"))
-        findings = CountedFolder(spark, request.out / "findings", "findings", "--out")
-        verdict = _Run(spark, request, wanted, reported, land, progress, findings).judge()
+        for chosen in (wanted, reported):
+            check_readable(spark, chosen)
+        verdict = _Run(spark, request, wanted, reported, out, land, progress, stack).judge()
     text = json.dumps(asdict(verdict) | {"version": 1}, indent=2)
-    written.write_text(text + "\n", encoding="utf-8")
+    out.write("verdict.json", f"{text}\n".encode())
     return verdict
 
 
@@ -175,65 +142,82 @@ class _Run:
     request: AuditRequest
     wanted: TopicRange
     reported: TopicRange
-    land: Path
+    out: Folder
+    land: Folder | None
     progress: Progress
-    findings: CountedFolder
+    stack: ExitStack
+    """Releases at its end what `_hold` holds."""
     reasons: list[str] = field(default_factory=list)
-
-    @property
-    def judged(self) -> dict[int, tuple[int, int]]:
-        """Offsets [from, to) by partition."""
-        return dict(enumerate(zip(self.wanted.starts, self.wanted.ends, strict=True)))
 
     def judge(self) -> Verdict:
         """Run all steps, in the order in which they need each other."""
-        self.request.out.mkdir(parents=True, exist_ok=True)
         self.progress(f"reading {self.reported.offset_count:,} reports")
-        parsed = self._land(rules.parse_values(self._read(self.reported)), "reports")
+        values = self._read(self.reported).select("partition", "offset", "value")
+        parsed = self._hold_read(rules.parse_values(values).drop("v", "t"), "reports")
         reports = rules.split_reports(parsed)
-        self.progress(f"reading {self.wanted.offset_count:,} offsets of the input")
-        bitmaps = rules.offset_bitmaps(
-            self._read(self.wanted).select("partition", "offset"), "partition", "offset"
+        tallies = self._hold(
+            rules.tallies_of(parsed, self.reported.partition_count, self.wanted.starts)
         )
-        bitmaps = self._land(bitmaps, "input")
-        sessions = self._land(rules.sessions_of(reports), "sessions")
-        self._check(parsed, reports, sessions)
-        self._check_seen(self.reported, parsed.select("ap").distinct())
-        self._check_seen(self.wanted, bitmaps.select("p").distinct())
+        audit_counts = self._check_reports(parsed, tallies)
+        self.progress(f"reading {self.wanted.offset_count:,} offsets of the input")
+        offsets = self._read(self.wanted).select("partition", "offset")
+        bitmaps = self._hold_read(rules.offset_bitmaps(offsets, "partition", "offset"), "input")
+        seen = compare(self.spark, self.wanted, bitmaps)
+        self.reasons += seen.doubts
         self.progress("coverage")
-        self.findings.write(rules.lost_findings(self._missing(bitmaps, reports)))
+        lost = rules.lost_findings(self._missing(bitmaps, reports))
         self.progress("ownership")
+        sessions = self._hold(rules.sessions_of(tallies, reports.assigned))
+        self._check_sessions(sessions)
+        found = self._hold(self._judge_records(reports, sessions, lost))
+        counts = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+        self._check_end(parsed, audit_counts["rows"])
+        self.progress("findings")
+        findings = found.where(F.col("kind") != rules.REDELIVERED)
+        verdict = self._verdict(counts, findings, seen, audit_counts["records"])
+        write_findings(findings, self.out, sum(verdict.counts.values()))
+        self.progress("")
+        return verdict
+
+    def _judge_records(
+        self, reports: rules.Reports, sessions: DataFrame, found: DataFrame
+    ) -> DataFrame:
+        """`found` with the findings of ownership and order, and what was delivered again."""
         records = reports.records
-        # What was landed has a known size: Spark sends what is small to where the records are.
-        suspect = self._land(rules.suspect_sessions(sessions, reports.assigned), "suspect")
+        # What is held has a known size: Spark sends what is small to where the records are.
+        suspect = self._hold(rules.suspect_sessions(sessions, reports.assigned))
         if not suspect.isEmpty():
-            owned = self._land(rules.ownership_findings(reports, suspect), "owned")
-            self.findings.append(owned)
+            owned = self._hold(rules.ownership_findings(reports, suspect))
+            found = found.unionAll(owned)
             records = rules.without(records, owned)
         self.progress("order")
-        keys = self._land(rules.restless_keys(records), "keys")
-        redelivered = 0
+        keys = self._hold(rules.restless_keys(records))
         if not keys.isEmpty():
-            order = rules.order_findings(records, reports.commits, keys)
-            order = self._land(order, "order")
-            redelivered = order.where(F.col("kind") == rules.REDELIVERED).count()
-            self.findings.append(order.where(F.col("kind") != rules.REDELIVERED))
-        self.progress("")
-        return self._verdict(bitmaps, parsed, redelivered)
+            found = found.unionAll(rules.order_findings(records, reports.commits, keys))
+        return found
 
     def _read(self, chosen: TopicRange) -> DataFrame:
         tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
         return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
 
-    def _land(self, frame: DataFrame, name: str) -> DataFrame:
-        folder = CountedFolder(self.spark, self.land / name, name, "--land")
-        folder.write(frame)
-        return folder.read()
+    def _hold(self, frame: DataFrame) -> DataFrame:
+        """`frame`, computed once: on the disks of the executors, and again where one is lost."""
+        held = frame.persist(StorageLevel.DISK_ONLY)
+        self.stack.callback(held.unpersist)
+        return held
+
+    def _hold_read(self, frame: DataFrame, name: str) -> DataFrame:
+        """Rows that were read of Kafka: held, or in the folder that is to keep it."""
+        if self.land is None:
+            return self._hold(frame)
+        uri = self.land.child(name).uri
+        frame.write.mode("overwrite").parquet(uri)
+        return self.spark.read.schema(frame.schema).parquet(uri)
 
     def _missing(self, bitmaps: DataFrame, reports: rules.Reports) -> DataFrame:
         """Offsets without a report; and the other way round, which cannot be judged."""
-        judged = rules.within(reports.records, self.judged)
-        had = self._land(rules.offset_bitmaps(judged, "p", "o"), "had")
+        judged = rules.within(reports.records, self.wanted.starts, self.wanted.ends)
+        had = self._hold(rules.offset_bitmaps(judged, "p", "o"))
         unknown = rules.missing_offsets(had, bitmaps).limit(SHOWN_MAX).collect()
         if unknown:
             first = unknown[0]
@@ -243,74 +227,83 @@ class _Run:
             )
         return rules.missing_offsets(bitmaps, had)
 
-    def _check(self, parsed: DataFrame, reports: rules.Reports, sessions: DataFrame) -> None:
-        """Note what keeps the audit from a verdict."""
+    def _check_reports(self, parsed: DataFrame, tallies: DataFrame) -> Mapping[str, int]:
+        """Note what keeps the reports from a verdict; return the sums of `tallies`."""
         if any(self.reported.starts):
             self.reasons.append(
                 f"{self.reported.topic} has lost its oldest reports: it starts at "
                 f"{self.reported.starts}"
             )
-        bad = parsed.where("bad").count()
-        if bad:
-            self.reasons.append(f"{bad} records of {self.reported.topic} are no reports")
-        misplaced = F.col("ap") != rules.audit_partition_of(self.reported.partition_count)
-        starts = F.array(*(F.lit(start) for start in self.wanted.starts))
-        stray = F.col("p").between(0, self.wanted.partition_count - 1)
-        below = F.col("o") < F.try_element_at(starts, F.col("p") + 1)
-        counts = reports.records.agg(
-            F.count_if(misplaced).alias("misplaced"),
-            F.count_if(~stray).alias("stray"),
-            F.count_if(below).alias("below"),
-            F.count_if(~F.col("h").between(F.col("lo"), F.col("hi"))).alias("outside"),
-        ).first()
-        assert counts is not None  # an aggregate without groups has one row
+        counts = rules.sum_tallies(tallies, self.wanted.partition_count)
         for name, text in (
-            ("misplaced", f"in a partition of {self.reported.topic} that is not their key's"),
-            ("stray", f"of partitions that {self.wanted.topic} does not have"),
-            ("below", f"of offsets before {self.wanted.starts}, which were not judged"),
-            ("outside", "of keys outside of the range that they name: a wrong lane count?"),
+            ("bad", f"records of {self.reported.topic} are no reports"),
+            (
+                "misplaced",
+                f"reports in a partition of {self.reported.topic} that is not their key's",
+            ),
+            ("stray", f"reports of partitions that {self.wanted.topic} does not have"),
+            (
+                "below",
+                f"reports of offsets before {self.wanted.starts}, which were not judged",
+            ),
+            ("outside", "reports of keys outside of the range that they name: a wrong lane count?"),
         ):
             # Before an explicit start is what was not asked for; before the log start is lost.
             if counts[name] and not (name == "below" and self.request.start != "earliest"):
-                self.reasons.append(f"{counts[name]} reports {text}")
+                self.reasons.append(f"{counts[name]} {text}")
+        if counts["rows"] != self.reported.offset_count:
+            self._check_holes_of_reports(parsed)
+        return counts
+
+    def _check_holes_of_reports(self, parsed: DataFrame) -> None:
+        seen = compare(self.spark, self.reported, rules.offset_bitmaps(parsed, "ap", "ao"))
+        self.reasons += seen.doubts
+        with SparkAdmin(self.spark, self.request.bootstrap, self.request.options) as admin:
+            is_compacted = admin.is_compacted(self.reported.topic)
+        if is_compacted is not False:
+            known = "is compacted" if is_compacted else "may be compacted"
+            self.reasons.append(
+                f"{sum(seen.holes.values())} offsets of {self.reported.topic} hold no record, and"
+                f" it {known}: reports of a key that came twice may be gone"
+            )
+
+    def _check_sessions(self, sessions: DataFrame) -> None:
         lone = sessions.where("begun_ao is null").agg(F.sum("reports")).first()
         if lone is not None and lone[0]:
             self.reasons.append(f"{lone[0]} reports of sessions without an assignment")
 
-    def _check_seen(self, chosen: TopicRange, partitions: DataFrame) -> None:
-        """Note partitions of which no record was seen, although the brokers have some."""
-        seen = {row[0] for row in partitions.collect()}
-        silent = [
-            partition
-            for partition, (start, end) in enumerate(zip(chosen.starts, chosen.ends, strict=True))
-            if partition not in seen and start < end
-        ]
-        for partition in partitions_with_records(self.spark, chosen, silent):
+    def _check_end(self, parsed: DataFrame, audit_records: int) -> None:
+        """Note what changed while the audit ran, so that steps may have seen different records."""
+        again = parsed.count()
+        if again != audit_records:
             self.reasons.append(
-                f"no record of {chosen.topic} partition {partition} was seen, although the brokers"
-                f" have some from offset {chosen.starts[partition]} to {chosen.ends[partition]}"
+                f"{self.reported.topic} was read again after a worker was lost, and had {again}"
+                f" records where it had {audit_records}"
             )
+        for chosen in (self.wanted, self.reported):
+            self.reasons += changes_since(self.spark, chosen)
 
-    def _verdict(self, bitmaps: DataFrame, parsed: DataFrame, redelivered: int) -> Verdict:
-        findings = self.findings.read()
-        found = {row["kind"]: row["count"] for row in findings.groupBy("kind").count().collect()}
+    def _verdict(
+        self, found: Mapping[str, int], findings: DataFrame, seen: SeenRecords, report_count: int
+    ) -> Verdict:
         counts = {kind: found.get(kind, 0) for kind in rules.KINDS}
-        records = bitmaps.agg(F.sum("reports")).first()
         status = FINDINGS if any(counts.values()) else UNKNOWN if self.reasons else CLEAN
-        shown: list[Row] = []
-        for kind in (kind for kind, count in counts.items() if count):
-            some = findings.where(F.col("kind") == kind).orderBy("partition", "offset")
-            shown += some.limit(SHOWN_MAX).collect()
+        shown = rules.first_findings(findings, SHOWN_MAX).collect() if any(counts.values()) else []
         return Verdict(
             status=status,
             counts=counts,
-            redelivered=redelivered,
-            records=0 if records is None or records[0] is None else records[0],
-            reports=parsed.where("k = 'r'").count(),
-            judged=self.judged,
+            redelivered=found.get(rules.REDELIVERED, 0),
+            records=seen.records,
+            holes=seen.holes,
+            reports=report_count,
+            judged=dict(enumerate(zip(self.wanted.starts, self.wanted.ends, strict=True))),
             reasons=self.reasons,
-            shown=[row.asDict() for row in shown],
+            shown=sorted((row.asDict() for row in shown), key=_by_kind),
         )
+
+
+def _by_kind(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    return rules.KINDS.index(row["kind"]), row["partition"], row["offset"]
 
 
 def committed_place(committed: Mapping[int, int], topic: str, group: str) -> str:

@@ -19,8 +19,10 @@ asked of these keys alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -61,6 +63,7 @@ OF_REPORT: Final = {
     "audit_offset": "ao",
 }
 """Columns of a finding that are those of its report."""
+SESSION: Final = ("p", "lo", "hi", "m", "g", "s")
 BITMAP_BITS: Final = 32_768
 """Of Spark's bitmap functions: 4 KiB a bucket."""
 
@@ -70,7 +73,7 @@ class Reports:
     """An audit topic, parsed. `ap` and `ao` are its partition and offset."""
 
     records: DataFrame
-    """ap, ao, p, o, h, m, g, s, lo, hi, t: one per processed record."""
+    """ap, ao, p, o, h, m, g, s, lo, hi: one per processed record."""
     assigned: DataFrame
     """ap, ao, p, lo, hi, m, g, s: one per range that a member was given."""
     commits: DataFrame
@@ -78,20 +81,32 @@ class Reports:
 
 
 def parse_values(raw: DataFrame) -> DataFrame:
-    """The audit topic's records (`partition`, `offset`, `value`) as columns; `bad` marks others."""
+    """The audit topic's records (`partition`, `offset`, `value`) as columns; `bad` marks others.
+
+    `inline` is a barrier: Spark's optimizer pushes a filter through a projection by copying what
+    the projection computes, and not through a generator. Each value is parsed once.
+    """
+    json = F.from_json(F.col("value").cast("string"), VALUE_SCHEMA)
     parsed = raw.select(
-        F.col("partition").alias("ap"),
-        F.col("offset").alias("ao"),
-        F.from_json(F.col("value").cast("string"), VALUE_SCHEMA).alias("j"),
-    ).select("ap", "ao", "j.*")
+        F.col("partition").alias("ap"), F.col("offset").alias("ao"), F.inline(F.array(json))
+    )
     for name in ("h", "lo", "hi"):
-        parsed = parsed.withColumn(name, F.expr(f"try_cast({name} as bigint)"))
+        parsed = parsed.withColumn(name, F.col(name).try_cast("bigint"))
     whole = F.lit(True)
     for name in ("p", "o", "h", "m", "g", "s", "lo", "hi"):
         whole &= F.col(name).isNotNull()
-    mark = F.col("k").isin("a", "c") & F.col("l").isNotNull() & F.col("m").isNotNull()
-    good = (F.col("v") == FORMAT_VERSION) & ((F.col("k") == "r") & whole | mark)
+    mark = F.col("m").isNotNull() & F.col("l").isNotNull()
+    assigned = (F.col("k") == "a") & F.forall("l", lambda row: _is_numbers(row, 3))
+    committed = (F.col("k") == "c") & F.forall("l", lambda row: _is_numbers(row, 4))
+    good = (F.col("k") == "r") & whole | mark & (assigned | committed)
+    good &= F.col("v") == FORMAT_VERSION
     return parsed.withColumn("bad", ~F.coalesce(good, F.lit(False)))
+
+
+def _is_numbers(row: Column, count: int) -> Column:
+    """The first `count` places of a mark's row can be read."""
+    places = [F.get(row, F.lit(at)).try_cast("bigint").isNotNull() for at in range(count)]
+    return reduce(and_, places)
 
 
 def audit_partition_of(audit_partition_count: int) -> Column:
@@ -104,11 +119,11 @@ def split_reports(parsed: DataFrame) -> Reports:
     """The three kinds of reports of `parse_values`, without what is bad."""
     good = parsed.where(~F.col("bad"))
     records = good.where(F.col("k") == "r").select(
-        "ap", "ao", "p", "o", "h", "m", "g", "s", "lo", "hi", "t"
+        "ap", "ao", "p", "o", "h", "m", "g", "s", "lo", "hi"
     )
     listed = good.select("ap", "ao", "k", "m", "g", "s", F.explode("l").alias("row"))
     ranges = [
-        F.col("row")[0].cast("int").alias("p"),
+        F.col("row")[0].try_cast("int").alias("p"),
         F.col("row")[1].cast("bigint").alias("lo"),
         F.col("row")[2].cast("bigint").alias("hi"),
     ]
@@ -118,14 +133,16 @@ def split_reports(parsed: DataFrame) -> Reports:
     return Reports(records, assigned, commits)
 
 
-def within(frame: DataFrame, judged: Mapping[int, tuple[int, int]]) -> DataFrame:
-    """Rows whose offset lies in [from, to) of their partition."""
-    spark = frame.sparkSession
-    rows = [(partition, start, end) for partition, (start, end) in judged.items()]
-    ranges = spark.createDataFrame(rows, "jp int, j_from bigint, j_to bigint")
-    joined = frame.join(F.broadcast(ranges), F.col("p") == F.col("jp"))
-    inside = (F.col("o") >= F.col("j_from")) & (F.col("o") < F.col("j_to"))
-    return joined.where(inside).drop("jp", "j_from", "j_to")
+def within(frame: DataFrame, starts: Sequence[int], ends: Sequence[int]) -> DataFrame:
+    """Rows whose offset `o` lies in [start, end) of their partition `p`."""
+    at = F.col("o")
+    return frame.where((at >= _of_partition(starts)) & (at < _of_partition(ends)))
+
+
+def _of_partition(offsets: Sequence[int]) -> Column:
+    """The number that stands at `p`; null for a partition that there is not."""
+    listed = F.array(*(F.lit(offset).cast("bigint") for offset in offsets))
+    return F.get(listed, F.col("p"))
 
 
 def offset_bitmaps(frame: DataFrame, p: str, o: str) -> DataFrame:
@@ -167,17 +184,59 @@ def missing_offsets(wanted: DataFrame, had: DataFrame) -> DataFrame:
     )
 
 
-def sessions_of(reports: Reports) -> DataFrame:
-    """A row per member, range and audit partition; the one pass over all reports for ownership.
+def tallies_of(parsed: DataFrame, audit_partition_count: int, starts: Sequence[int]) -> DataFrame:
+    """Counts per member, range and audit partition: the one pass for all that is only counted.
 
-    ap, p, lo, hi, m, g, s, `last_ao`, `reports`; `begun_ao` is null without an assignment.
+    `kind` (r records, mark, bad), ap, p, lo, hi, m, g, s; `last_ao`, `reports`, and of these
+    `misplaced` (not in their key's audit partition), `outside` (of the range that they name) and
+    `below` (before `starts`). What is no record has nulls for p to s.
+
+    An aggregate, and no `DataFrame.observe`: an observed metric counts a task of a repeated stage
+    again, and this counts the rows that all other steps see.
     """
-    sessions = reports.records.groupBy("ap", "p", "lo", "hi", "m", "g", "s").agg(
-        F.max("ao").alias("last_ao"), F.count(F.lit(1)).alias("reports")
+    is_record = ~F.col("bad") & (F.col("k") == "r")
+    session = [F.when(is_record, F.col(name)).alias(name) for name in SESSION]
+    kind = F.when(F.col("bad"), "bad").when(is_record, "r").otherwise("mark").alias("kind")
+    misplaced = F.col("ap") != audit_partition_of(audit_partition_count)
+    outside = ~F.col("h").between(F.col("lo"), F.col("hi"))
+    return parsed.groupBy("ap", kind, *session).agg(
+        F.max("ao").alias("last_ao"),
+        F.count(F.lit(1)).alias("reports"),
+        F.count_if(misplaced).alias("misplaced"),
+        F.count_if(outside).alias("outside"),
+        F.count_if(F.col("o") < _of_partition(starts)).alias("below"),
     )
-    begun = reports.assigned.groupBy("ap", "p", "lo", "hi", "m", "s").agg(
-        F.max("ao").alias("begun_ao")
-    )
+
+
+def sum_tallies(tallies: DataFrame, partition_count: int) -> dict[str, int]:
+    """Sums of `tallies_of`: `rows`, `records`, `bad`, `stray`, `misplaced`, `outside`, `below`.
+
+    `rows` are all of the audit topic; `stray` are of partitions that the input does not have.
+    """
+    is_record = F.col("kind") == "r"
+    is_stray = is_record & ~F.col("p").between(0, partition_count - 1)
+    sums = {
+        "rows": F.lit(True),
+        "records": is_record,
+        "bad": F.col("kind") == "bad",
+        "stray": is_stray,
+    }
+    of_records = ("misplaced", "outside", "below")
+    row = tallies.agg(
+        *(F.sum(F.when(chosen, F.col("reports"))).alias(name) for name, chosen in sums.items()),
+        *(F.sum(F.when(is_record, F.col(name))).alias(name) for name in of_records),
+    ).first()
+    assert row is not None  # an aggregate without groups has one row
+    return {name: count or 0 for name, count in row.asDict().items()}
+
+
+def sessions_of(tallies: DataFrame, assigned: DataFrame) -> DataFrame:
+    """A row per member, range and audit partition: ap, p, lo, hi, m, g, s, `last_ao`, `reports`.
+
+    `begun_ao` is null without an assignment.
+    """
+    begun = assigned.groupBy("ap", "p", "lo", "hi", "m", "s").agg(F.max("ao").alias("begun_ao"))
+    sessions = tallies.where("kind = 'r'").select("ap", *SESSION, "last_ao", "reports")
     return sessions.join(begun, ["ap", "p", "lo", "hi", "m", "s"], "left")
 
 
@@ -193,7 +252,7 @@ def suspect_sessions(sessions: DataFrame, assigned: DataFrame) -> DataFrame:
     )
     return (
         sessions.join(_renamed(assigned), inside)
-        .groupBy("ap", "p", "lo", "hi", "m", "g", "s")
+        .groupBy("ap", *SESSION)
         .agg(F.min("f_ao").alias("from_ao"))
     )
 
@@ -203,8 +262,7 @@ def ownership_findings(reports: Reports, suspect: DataFrame) -> DataFrame:
 
     Only the records of suspect sessions are looked at one by one.
     """
-    session = ["ap", "p", "lo", "hi", "m", "g", "s"]
-    rows = reports.records.join(suspect, session).where(F.col("ao") > F.col("from_ao"))
+    rows = reports.records.join(suspect, ["ap", *SESSION]).where(F.col("ao") > F.col("from_ao"))
     judged = (
         rows.join(_renamed(reports.assigned), _covers())
         .groupBy("ap", "ao", "p", "o", "h", "m", "g")
@@ -294,6 +352,13 @@ def lost_findings(missing: DataFrame) -> DataFrame:
     """`missing_offsets` as findings."""
     place = {"partition": "partition", "offset": "offset"}
     return missing.select(*_finding(F.lit(LOST), place))
+
+
+def first_findings(findings: DataFrame, count: int) -> DataFrame:
+    """The first `count` findings of each kind, by place."""
+    of_kind = Window.partitionBy("kind").orderBy("partition", "offset", "audit_offset")
+    ranked = findings.withColumn("rank", F.row_number().over(of_kind))
+    return ranked.where(F.col("rank") <= count).drop("rank")
 
 
 def _finding(kind: Column, sources: Mapping[str, str]) -> list[Column]:

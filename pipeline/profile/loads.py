@@ -8,26 +8,18 @@ key and partition, at most a row per record.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from keylane.assignor.profile import (
-    SUMMARY_NAME,
-    HeavyKey,
-    LoadProfile,
-    PartitionLoad,
-    write_profile,
-)
+from keylane.assignor.profile import HeavyKey, LoadProfile, PartitionLoad
 from keylane.embedded.resolve import Progress
-from keylane.files import replacing
 from keylane.keyrange.space import HASH_MAX
 from keylane.pipeline import expressions
 from keylane.pipeline.expressions import BUCKET_BITS, HASH_BITS
@@ -41,9 +33,6 @@ sends a row per key that it met: 500,000 records cost a fifth more CPU."""
 
 BUCKET_MASK: Final = HASH_MAX >> (HASH_BITS - BUCKET_BITS) << (HASH_BITS - BUCKET_BITS)
 """The bits of a hash that name its bucket."""
-
-BUCKETS: Final = "buckets.parquet"
-HEAVY: Final = "heavy.parquet"
 
 
 def key_loads(records: DataFrame, *, headers: bool = False) -> DataFrame:
@@ -114,26 +103,63 @@ def run_profile(
     Raises:
         JobFailed: Kafka or Spark failed; the text says with what.
     """
+    records = open_range(spark, chosen, headers=headers)
+    what = f"profile {chosen.topic}"
+    with (
+        spark_errors(what),
+        tracked(spark, what, progress),
+        loads_of(records, headers=headers) as keys,
+    ):
+        return build_profile(
+            keys,
+            chosen.topic,
+            list(zip(chosen.starts, chosen.ends, strict=True)),
+            heavy_count=heavy_count,
+            named=records if show_keys else None,
+        )
+
+
+def open_range(spark: SparkSession, chosen: TopicRange, *, headers: bool = False) -> DataFrame:
+    """The records of a range, in tasks of a second or two; the order in a key is lost."""
     if headers:
         chosen = replace(chosen, options={**chosen.options, "includeHeaders": "true"})
     tasks = max(chosen.partition_count, -(-chosen.offset_count // RECORDS_PER_TASK))
-    records = read_range(spark, chosen, min_partitions=tasks)
-    what = f"profile {chosen.topic}"
-    with spark_errors(what), tracked(spark, what, progress):
-        keys = key_loads(records, headers=headers).persist()
-        try:
-            buckets = bucket_loads(keys).toArrow().to_pylist()
-            heavy = heavy_keys(keys, heavy_count).toArrow().to_pylist()
-        finally:
-            keys.unpersist()
-        names: dict[int, bytes] = {}
-        if show_keys and heavy:
-            rows = name_keys(records, [row["key_hash"] for row in heavy]).collect()
-            names = {row["key_hash"]: bytes(row["key"]) for row in rows}
+    return read_range(spark, chosen, min_partitions=tasks)
+
+
+@contextmanager
+def loads_of(records: DataFrame, *, headers: bool = False) -> Iterator[DataFrame]:
+    """`key_loads`, kept by Spark while the block runs: two questions are asked of them."""
+    keys = key_loads(records, headers=headers).persist()
+    try:
+        yield keys
+    finally:
+        keys.unpersist()
+
+
+def build_profile(
+    keys: DataFrame,
+    topic: str,
+    offsets: Sequence[tuple[int, int]],
+    *,
+    heavy_count: int = HEAVY_COUNT,
+    named: DataFrame | None = None,
+) -> LoadProfile:
+    """The profile that `key_loads` make; `offsets` are the first and the end of each partition.
+
+    `named`: records that have the heavy keys themselves. At most 4,096 rows of a partition and
+    `heavy_count` keys come to the driver.
+    """
+    buckets = bucket_loads(keys).toArrow()
+    heavy = heavy_keys(keys, heavy_count).toArrow().to_pylist()
+    names: dict[int, bytes] = {}
+    if named is not None and heavy:
+        rows = name_keys(named, [row["key_hash"] for row in heavy]).collect()
+        names = {row["key_hash"]: bytes(row["key"]) for row in rows}
     return LoadProfile(
-        topic=chosen.topic,
+        topic=topic,
         bits=BUCKET_BITS,
-        partitions=build_partitions(chosen.starts, chosen.ends, buckets),
+        partitions=build_partitions(offsets, buckets),
         heavy=tuple(
             HeavyKey(
                 partition=row["partition"],
@@ -148,73 +174,29 @@ def run_profile(
 
 
 def build_partitions(
-    starts: Sequence[int],
-    ends: Sequence[int],
-    rows: Sequence[Mapping[str, Any]],
-    *,
-    knows_keys: bool = True,
+    offsets: Sequence[tuple[int, int]], rows: pa.Table, *, knows_keys: bool = True
 ) -> tuple[PartitionLoad, ...]:
     """Rows of `bucket_loads` as dense loads of each partition."""
-    rows_of: defaultdict[int, list[Mapping[str, Any]]] = defaultdict(list)
-    for row in rows:
-        rows_of[row["partition"]].append(row)
+    rows = rows.sort_by("partition")
+    columns = {name: rows[name].to_numpy() for name in rows.column_names}
+    bounds = np.searchsorted(columns["partition"], np.arange(len(offsets) + 1))
     found = []
-    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        own = rows_of[number]
-        records, size_bytes = [0] * (1 << BUCKET_BITS), [0] * (1 << BUCKET_BITS)
-        for row in own:
-            records[row["bucket"]], size_bytes[row["bucket"]] = row["records"], row["bytes"]
+    for number, (start, end) in enumerate(offsets):
+        own = {
+            name: column[bounds[number] : bounds[number + 1]] for name, column in columns.items()
+        }
         found.append(
             PartitionLoad(
                 start=start,
                 end=end,
-                records=tuple(records),
-                size_bytes=tuple(size_bytes),
-                keyless_records=sum(row["keyless_records"] for row in own),
-                keyless_bytes=sum(row["keyless_bytes"] for row in own),
-                distinct_keys=sum(row["keys"] for row in own) if knows_keys else None,
+                records=_dense(own["bucket"], own["records"]),
+                size_bytes=_dense(own["bucket"], own["bytes"]),
+                keyless_records=int(own["keyless_records"].sum()),
+                keyless_bytes=int(own["keyless_bytes"].sum()),
+                distinct_keys=int(own["keys"].sum()) if knows_keys else None,
             )
         )
     return tuple(found)
-
-
-def save_profile(profile: LoadProfile, folder: Path) -> None:
-    """Write the summary and the two Parquet files into `folder`, each whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    buckets = [
-        (profile.topic, number, bucket, load.records[bucket], load.size_bytes[bucket])
-        for number, load in enumerate(profile.partitions)
-        for bucket in range(profile.bucket_count)
-    ]
-    _write_parquet(
-        folder / BUCKETS,
-        buckets,
-        {
-            "topic": pa.string(),
-            "partition": pa.int32(),
-            "bucket": pa.int32(),
-            "records": pa.int64(),
-            "bytes": pa.int64(),
-        },
-    )
-    heavy = [
-        (profile.topic, key.partition, key.key_hash, key.records, key.size_bytes, key.key)
-        for key in profile.heavy
-    ]
-    _write_parquet(
-        folder / HEAVY,
-        heavy,
-        {
-            "topic": pa.string(),
-            "partition": pa.int32(),
-            "key_hash": pa.int64(),
-            "records": pa.int64(),
-            "bytes": pa.int64(),
-            "key": pa.binary(),
-        },
-    )
-    with replacing(folder / SUMMARY_NAME) as partial:
-        partial.write_bytes(write_profile(profile))
 
 
 def describe(profile: LoadProfile) -> str:
@@ -237,11 +219,7 @@ def describe(profile: LoadProfile) -> str:
     return "\n".join(lines)
 
 
-def _write_parquet(path: Path, rows: Sequence[tuple[Any, ...]], schema: dict[str, Any]) -> None:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
-    arrays = {
-        name: pa.array(column, kind)
-        for column, (name, kind) in zip(columns, schema.items(), strict=True)
-    }
-    with replacing(path) as partial:
-        pq.write_table(pa.table(arrays), partial)
+def _dense(buckets: Any, values: Any) -> tuple[int, ...]:
+    row = np.zeros(1 << BUCKET_BITS, np.int64)
+    row[buckets] = values
+    return tuple(row.tolist())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from keylane.assignor.cut_planner import lane_loads
@@ -38,17 +37,6 @@ def draw_load(profile: LoadProfile, plan: RangePlan) -> Figure:
     axes[-1, 0].set_xlabel("key hash, as a share of the hash space")
     figure.suptitle(_title(profile, plan, len(shown)), fontsize=10)
     return figure
-
-
-def save_picture(figure: Figure, folder: Path) -> list[Path]:
-    """Write PNG and SVG; the paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / "load.png", folder / "load.svg"]
-    for path in paths:
-        # No date in the file: the same profile gives the same bytes.
-        stamp = {"Date": None} if path.suffix == ".svg" else {}
-        figure.savefig(path, dpi=120, metadata=stamp)
-    return paths
 
 
 def _draw_partition(axis: Any, profile: LoadProfile, number: int, plan: RangePlan) -> None:

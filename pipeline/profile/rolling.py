@@ -1,135 +1,182 @@
 """A rolling profile: load by bucket over the last slices of time, as records come in.
 
-A batch gives whole sums of the groups that it changed, not differences, so that a batch which is
-repeated after a restart puts the same numbers into the same places.
+The query has no state in Spark: each batch is summed by itself, and the command adds its sums to
+those before, a Parquet file per slice. A file names the last batch that it holds, so a batch that
+Spark repeats after a failure, with the same records and number, adds nothing again. No record is
+too late for a slice that is kept, and no executor writes a file.
 
 Keys are not counted one by one here: a state per key would grow with the keys of the topic, one
 per bucket and slice does not.
+
+Source: Spark's guide of Structured Streaming, foreachBatch: the number of a batch is the means by
+which output becomes exactly-once.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from keylane.assignor.profile import LoadProfile
-from keylane.errors import JobFailed
-from keylane.files import replacing
+from keylane.errors import ConfigInvalid, JobFailed
 from keylane.pipeline import expressions
 from keylane.pipeline.expressions import BUCKET_BITS
 from keylane.pipeline.job import source_options, spark_errors
+from keylane.pipeline.profile.files import parquet_bytes
 from keylane.pipeline.profile.loads import build_partitions, keyless_sum
+from keylane.pipeline.storage import Folder
 from keylane.pipeline.topic_range import TopicRange
 
 SLICES_FOLDER: Final = "slices"
-KEYS: Final = ("slice", "partition", "bucket")
-LATE_SLICES: Final = 1
-"""Slices that a record may come late and still be counted in its own."""
+QUERY_FILE: Final = "query.json"
+QUERY_BYTES_MAX: Final = 65_536
+SLICE_BYTES_MAX: Final = 512 << 20
+"""Beyond what 4,096 buckets of 2,000 partitions take."""
+BATCH_RECORDS: Final = 10_000_000
+"""Offsets of a batch at most, unless `maxOffsetsPerTrigger` is given: half a minute of work, so
+that a long history gives profiles on the way and a repeated batch is not the whole of it."""
+BATCH: Final = b"keylane.batch"
+KEYS: Final = ("partition", "bucket")
+SUMS: Final = {
+    "records": "sum",
+    "bytes": "sum",
+    "keyless_records": "sum",
+    "keyless_bytes": "sum",
+    "first": "min",
+    "last": "max",
+}
+
+SLICE_SCHEMA: Final = pa.schema(
+    [(name, pa.int32()) for name in KEYS] + [(name, pa.int64()) for name in SUMS]
+)
 
 
 def slice_loads(records: DataFrame, *, slice_s: int) -> DataFrame:
-    """Sums by time, partition and bucket, of a stream or of a batch.
+    """Sums of records by time, partition and bucket.
 
     Columns: slice (its start, in seconds since 1970), partition, bucket, records, bytes,
-    keyless_records, keyless_bytes, first and last offset.
+    keyless_records, keyless_bytes, first and last offset. A record whose time is in the future
+    counts at the time of its batch: a producer's wrong clock must not make all other slices old.
     """
-    late = f"{LATE_SLICES * slice_s} seconds"
-    each = records.withWatermark("timestamp", late).select(
-        F.window("timestamp", f"{slice_s} seconds").alias("window"),
+    seconds = F.unix_seconds(F.least("timestamp", F.current_timestamp()))
+    each = records.select(
+        (seconds - F.pmod(seconds, F.lit(slice_s))).alias("slice"),
         "partition",
         "offset",
         expressions.bucket(expressions.key_hash()),
         expressions.record_bytes(),
         F.col("key").isNull().alias("keyless"),
     )
-    return (
-        each.groupBy("window", "partition", "bucket")
-        .agg(
-            F.count(F.lit(1)).alias("records"),
-            F.sum("bytes").alias("bytes"),
-            F.count_if("keyless").alias("keyless_records"),
-            keyless_sum("bytes"),
-            F.min("offset").alias("first"),
-            F.max("offset").alias("last"),
-        )
-        .select(F.unix_seconds("window.start").alias("slice"), "*")
-        .drop("window")
+    return each.groupBy("slice", *KEYS).agg(
+        F.count(F.lit(1)).alias("records"),
+        F.sum("bytes").alias("bytes"),
+        F.count_if("keyless").alias("keyless_records"),
+        keyless_sum("bytes"),
+        F.min("offset").alias("first"),
+        F.max("offset").alias("last"),
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SliceStore:
     """The sums of each slice of time, a Parquet file each, and the profile of the newest.
 
-    Invariant: a file holds one row per partition and bucket; a row that comes again replaces the
-    one before.
+    Invariants: a file holds one row per partition and bucket, and each batch up to the one that it
+    names exactly once. All files are of the query that `query.json` names.
     """
 
-    def __init__(self, folder: Path, *, slice_s: int, slice_count: int) -> None:
-        self._folder = folder / SLICES_FOLDER
-        self.slice_s, self._slice_count = slice_s, slice_count
+    folder: Folder
+    """Of the slices alone."""
+    topic: str
+    slice_s: int
+    slice_count: int
 
-    def merge(self, rows: pa.Table) -> None:
-        """Put rows of `slice_loads` in place of those before; drop slices that are too old."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for start in pc.unique(rows["slice"]).to_pylist():
-            path = self._path(start)
-            new = rows.filter(pc.equal(rows["slice"], start))
-            if path.exists():
-                old = pq.read_table(path)
-                kept = old.join(new.select(list(KEYS)), list(KEYS), join_type="left anti")
-                new = pa.concat_tables([kept.select(new.column_names), new])
-            with replacing(path) as partial:
-                pq.write_table(new, partial)
-        starts = self._starts()
-        for start in starts:
-            if start <= starts[-1] - self._slice_count * self.slice_s:
-                self._path(start).unlink()
+    def bind(self, query_id: str, batch: int) -> None:
+        """Check that the slices are those of a query that is about to add a batch.
 
-    def profile(self, topic: str, partition_count: int) -> LoadProfile:
-        """The sum of all slices that are kept."""
-        tables = [pq.read_table(self._path(start)) for start in self._starts()]
-        summed = (
-            pa.concat_tables(tables)
-            .group_by(["partition", "bucket"])
-            .aggregate(
-                [
-                    ("records", "sum"),
-                    ("bytes", "sum"),
-                    ("keyless_records", "sum"),
-                    ("keyless_bytes", "sum"),
-                    ("first", "min"),
-                    ("last", "max"),
-                ]
+        Raises:
+            ConfigInvalid: they are of another query, or gone, or of another length.
+        """
+        data = self.folder.read(QUERY_FILE, QUERY_BYTES_MAX)
+        mine = {"query": query_id, "topic": self.topic, "slice_s": self.slice_s}
+        if data is None:
+            if batch > 0:
+                raise ConfigInvalid(
+                    f"{self.folder}: has no {QUERY_FILE}, and the checkpoint stands at batch"
+                    f" {batch}: delete the checkpoint, too, to count again from the start"
+                )
+            if self.starts():
+                raise ConfigInvalid(f"{self.folder}: has slices of an unknown query: delete them")
+            self.folder.write(QUERY_FILE, json.dumps(mine).encode() + b"\n")
+            return
+        found = _read_query(str(self.folder), data)
+        if found.get("query") != query_id or found.get("topic") != self.topic:
+            raise ConfigInvalid(
+                f"{self.folder}: has slices of another query, with another checkpoint: give another"
+                " --out, or delete the slices"
             )
-        )
-        rows = [
-            {name.removesuffix("_sum"): value for name, value in row.items()}
-            for row in summed.to_pylist()
-        ]
-        starts, ends = [0] * partition_count, [0] * partition_count
-        for number in range(partition_count):
-            own = [row for row in rows if row["partition"] == number]
-            starts[number] = min((row["first_min"] for row in own), default=0)
-            ends[number] = max((row["last_max"] + 1 for row in own), default=0)
+        if found.get("slice_s") != self.slice_s:
+            raise ConfigInvalid(
+                f"--slice {self.slice_s}: {self.folder} has slices of {found.get('slice_s')} s"
+            )
+
+    def merge(self, batch: int, start: int, rows: pa.Table) -> None:
+        """Add the rows of one slice in a batch; nothing if the file has that batch already."""
+        rows = rows.select(SLICE_SCHEMA.names).cast(SLICE_SCHEMA)
+        before = self._read(start)
+        if before is not None:
+            if int(before.schema.metadata[BATCH]) >= batch:
+                return
+            rows = _added(before, rows)
+        rows = rows.replace_schema_metadata({BATCH: str(batch)}).combine_chunks()
+        self.folder.write(_name(start), parquet_bytes(rows.to_batches(), rows.schema))
+
+    def kept(self, starts: list[int]) -> list[int]:
+        """Those of `starts` that are not too old beside each other and the slices that are here."""
+        oldest = max([*starts, *self.starts()], default=0) - self.slice_count * self.slice_s
+        return sorted(start for start in starts if start > oldest)
+
+    def drop_old(self) -> None:
+        """Remove the files of slices that are too old."""
+        starts = self.starts()
+        for start in sorted(set(starts) - set(self.kept(starts))):
+            self.folder.delete(_name(start))
+
+    def profile(self, partition_count: int) -> LoadProfile:
+        """The sum of all slices that are kept; one is in memory at a time, beside the sum."""
+        summed: pa.Table | None = None
+        for start in self.starts():
+            table = self._read(start)
+            assert table is not None, "a slice that was listed is gone"
+            summed = table if summed is None else _added(summed, table)
+        offsets = [(0, 0)] * partition_count
+        if summed is None:
+            summed = SLICE_SCHEMA.empty_table()
+        ends = summed.group_by("partition").aggregate([("first", "min"), ("last", "max")])
+        for row in ends.to_pylist():
+            offsets[row["partition"]] = (row["first_min"], row["last_max"] + 1)
         return LoadProfile(
-            topic=topic,
+            topic=self.topic,
             bits=BUCKET_BITS,
-            partitions=build_partitions(starts, ends, rows, knows_keys=False),
+            partitions=build_partitions(offsets, summed, knows_keys=False),
             knows_heavy=False,
         )
 
-    def _path(self, start: int) -> Path:
-        return self._folder / f"{start}.parquet"
+    def starts(self) -> list[int]:
+        """Starts of the slices that have a file, oldest first."""
+        stems = [name.removesuffix(".parquet") for name in self.folder.names()]
+        return sorted(int(stem) for stem in stems if stem.lstrip("-").isdigit())
 
-    def _starts(self) -> list[int]:
-        return sorted(int(path.stem) for path in self._folder.glob("*.parquet"))
+    def _read(self, start: int) -> pa.Table | None:
+        data = self.folder.read(_name(start), SLICE_BYTES_MAX)
+        return None if data is None else pq.read_table(pa.BufferReader(data))
 
 
 def run_rolling(
@@ -137,36 +184,41 @@ def run_rolling(
     chosen: TopicRange,
     store: SliceStore,
     *,
-    checkpoint: Path,
+    start: str = "earliest",
+    checkpoint: Folder,
     until_caught_up: bool,
     write: Callable[[LoadProfile], None],
 ) -> None:
     """Count until the query ends, or all records are counted; `write` each profile of `store`.
 
-    Of `chosen` the topic counts, from its earliest record on, or from where the checkpoint stands.
+    Counts from `chosen.starts` (which are where the topic starts, with `start` as `earliest`), or
+    from where the checkpoint stands. Of a batch no more than `slice_count` slices come to the
+    driver, one after the other: 4,096 rows of each partition.
 
     Raises:
-        JobFailed: Kafka or Spark failed. What `write` raises comes through.
+        JobFailed: Kafka or Spark failed. What `store` and `write` raise comes through.
     """
     topic = chosen.topic
     failures: list[Exception] = []
 
-    def take(batch: DataFrame, _number: int) -> None:
+    def take(batch: DataFrame, number: int) -> None:
         try:
+            store.bind(_query_id(checkpoint), number)
             with spark_errors(f"profile {topic}"):
-                rows = batch.toArrow()
-            if rows.num_rows:
-                store.merge(rows)
-                write(store.profile(topic, chosen.partition_count))
+                merge_batch(batch, number, store)
+            write(store.profile(chosen.partition_count))
         except Exception as error:
             # Spark would give it as a text of many lines that ends in "Traceback".
             failures.append(error)
             raise
 
-    options = source_options(chosen.bootstrap, topic, chosen.options)
+    options = {"maxOffsetsPerTrigger": str(BATCH_RECORDS), **chosen.options}
+    starting = start
+    if start != "earliest":  # which names no offset that retention could remove meanwhile
+        starting = json.dumps({topic: dict(enumerate(chosen.starts))})
+    options = source_options(chosen.bootstrap, topic, options, starting=starting)
     records = spark.readStream.format("kafka").options(**options).load()
-    writer = slice_loads(records, slice_s=store.slice_s).writeStream.outputMode("update")
-    writer = writer.option("checkpointLocation", str(checkpoint)).foreachBatch(take)
+    writer = records.writeStream.option("checkpointLocation", checkpoint.uri).foreachBatch(take)
     if until_caught_up:
         writer = writer.trigger(availableNow=True)
     try:
@@ -180,3 +232,45 @@ def run_rolling(
         if failures:
             raise failures[0] from None
         raise
+
+
+def merge_batch(records: DataFrame, number: int, store: SliceStore) -> None:
+    """Add the records of a batch to the slices that are kept."""
+    sums = slice_loads(records, slice_s=store.slice_s).persist()
+    try:
+        newest = sums.select("slice").distinct().orderBy(F.desc("slice")).limit(store.slice_count)
+        for start in store.kept([row["slice"] for row in newest.collect()]):
+            own = sums.where(F.col("slice") == start).drop("slice")
+            store.merge(number, start, own.toArrow())
+    finally:
+        sums.unpersist()
+    store.drop_old()
+
+
+def _query_id(checkpoint: Folder) -> str:
+    """The id that Spark gave to the query of a checkpoint when it was made."""
+    data = checkpoint.read("metadata", QUERY_BYTES_MAX)
+    if data is None:
+        raise ConfigInvalid(f"{checkpoint}: the checkpoint is gone")
+    return str(_read_query(str(checkpoint), data).get("id"))
+
+
+def _read_query(place: str, data: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise ConfigInvalid(f"{place}: the file that names its query is no JSON object")
+    return document
+
+
+def _added(before: pa.Table, rows: pa.Table) -> pa.Table:
+    """The sums of both, by partition and bucket."""
+    summed = pa.concat_tables([before, rows]).group_by(list(KEYS)).aggregate(list(SUMS.items()))
+    names = {f"{name}_{how}": name for name, how in SUMS.items()}
+    return summed.rename_columns(names).select(SLICE_SCHEMA.names).cast(SLICE_SCHEMA)
+
+
+def _name(start: int) -> str:
+    return f"{start}.parquet"

@@ -1,6 +1,7 @@
 """A real API server takes the chart: each object, `helm install`, an upgrade that keeps secrets.
 
-Beside it stand the real definitions of the Prometheus operator, Gateway API and KEDA.
+Beside it stand the real definitions of the Prometheus operator, Gateway API, KEDA and Kubeflow's
+Spark operator.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from tools.go_tools import GoToolMissing, download_module
 
 from .api_server import ApiServer, Refused
 from .rendering import CHART, MINIMAL, NAMESPACE, VALUE_SETS, Renderer, RenderFailed, find
+from .test_spark_examples import DEFINITIONS as SPARK_DEFINITIONS
+from .test_spark_examples import KINDS as SPARK_KINDS
+from .test_spark_examples import SPARK_OPERATOR, objects
 
 pytestmark = [
     pytest.mark.long,  # schemas say the same without a server, which takes minutes to build
@@ -38,8 +42,10 @@ DEFINITIONS: Final = {
         "sigs.k8s.io/gateway-api@v1.6.3",
         "h1:lKpJa5bGlraC/QeACvCpsHLdmO6y0iKfzVl6gzaFEYc=",
     ): ("config/crd/standard/gateway.networking.k8s.io_tlsroutes.yaml",),
+    SPARK_OPERATOR: tuple(SPARK_DEFINITIONS.format(kind.lower()) for kind in SPARK_KINDS),
 }
 """CustomResourceDefinitions by the Go module that has them, with go's sum of it."""
+SPARK_NAMESPACE: Final = "spark"
 EXAMPLES: Final = sorted((CHART / "examples").glob("*.yaml"))
 
 
@@ -58,7 +64,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     with planned as running:
         for crd in crds:
             running.install_crd(crd)
-        running.create(namespace(NAMESPACE), "")
+        for name in (NAMESPACE, SPARK_NAMESPACE):
+            running.create(namespace(name), "")
         yield running
 
 
@@ -102,6 +109,14 @@ def test_every_example_is_taken(example: Path, server: ApiServer) -> None:
         assert server.create(one, NAMESPACE, dry_run=True)["kind"] == one["kind"]
 
     assert EXAMPLES
+
+
+@pytest.mark.parametrize("name", ["rbac", "audit", "totals"])
+def test_every_object_of_the_spark_example_is_taken(name: str, server: ApiServer) -> None:
+    """docs/examples/spark passes the Spark operator's definitions, their rules too."""
+    taken = [server.create(one, SPARK_NAMESPACE, dry_run=True) for one in objects(name)]
+
+    assert {one["metadata"]["namespace"] for one in taken} == {SPARK_NAMESPACE}
 
 
 def test_the_server_sees_a_mistyped_field(server: ApiServer, chart: Renderer) -> None:

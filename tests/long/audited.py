@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 from keylane.embedded import EmbeddedKafka
 from keylane.pipeline.audit.cli import render
 from keylane.pipeline.audit.job import AuditRequest, run_audit
-from keylane.pipeline.job import open_session
+from keylane.pipeline.start import open_session
 from tests.integration.keylane_process import KeylaneProcess
 from tests.spark.audited_group import AuditedGroup, GroupRun
 
@@ -53,12 +53,12 @@ def run(minutes: float, folder: Path) -> int:
         ledger = group.play()
         print(f"the members reported {ledger.counts.deliveries} deliveries", flush=True)
         assert proxy.stop() == 0
-        with open_session("audited") as spark:
+        with open_session("audited", master="local[2]") as spark:
             request = AuditRequest(
                 bootstrap=broker.bootstrap,
                 input_topic="orders",
                 audit_topic="audit",
-                out=folder / "out",
+                out=str(folder / "out"),
             )
             verdict = run_audit(spark, request)
     print(render(verdict))

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._acl import AclBinding, AclOperation, AclPermissionType
+from confluent_kafka.admin._resource import ResourcePatternType, ResourceType
+from confluent_kafka.cimpl import NewPartitions
 from pyspark.sql import DataFrame, SparkSession
 
 from keylane.cli.main import main
+from keylane.embedded import EmbeddedKafka
 from keylane.pipeline.audit import cli, job
 from keylane.pipeline.audit.cli import follow, render
 from keylane.pipeline.audit.job import AuditRequest, run_audit
-from keylane.pipeline.brokers import SparkGroupOffsets
-from keylane.pipeline.topic_range import TopicRange, read_range
+from keylane.pipeline.audit.stream import Follower, coverage_stream
+from keylane.pipeline.brokers import SparkAdmin
+from keylane.pipeline.storage import open_folder
+from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
 from tests.integration.conftest import TopicFactory, make_topic_factory
 from tests.integration.keylane_process import KeylaneProcess
+from tests.integration.share_wire import wait_until
+from tests.integration.test_acls import AUTHORIZER
 from tests.spark.audit_log import AUDIT_PARTITIONS, PARTITIONS, AuditLog, make_log
 from tests.spark.audited_group import AuditedGroup, GroupRun
+from tests.spark.s3 import S3Server
 
 
 def write_log(kafka: str, log: AuditLog, input_topic: str, audit_topic: str) -> None:
@@ -37,15 +47,6 @@ def write_log(kafka: str, log: AuditLog, input_topic: str, audit_topic: str) -> 
             audit_topic, key=message.key, value=message.value, partition=message.partition
         )
     assert producer.flush(60) == 0
-
-
-@pytest.fixture(scope="module")
-def faulty_topics(kafka: str) -> tuple[str, str]:
-    """Names of an input topic and its audit topic, with all kinds of faults in them."""
-    make = make_topic_factory(AdminClient({"bootstrap.servers": kafka}), "faulty")
-    orders, audit_topic = make(partitions=PARTITIONS), make(partitions=AUDIT_PARTITIONS)
-    write_log(kafka, make_log(1200, seed=7, keys=100), orders, audit_topic)
-    return orders, audit_topic
 
 
 def test_a_real_group_with_kills_is_clean(
@@ -69,7 +70,7 @@ def test_a_real_group_with_kills_is_clean(
     )
     ledger = AuditedGroup(run).play()
     request = AuditRequest(
-        bootstrap=kafka, input_topic=orders, audit_topic=audit_topic, out=tmp_path / "out"
+        bootstrap=kafka, input_topic=orders, audit_topic=audit_topic, out=str(tmp_path / "out")
     )
 
     verdict = run_audit(spark, request)
@@ -80,118 +81,116 @@ def test_a_real_group_with_kills_is_clean(
     # The demo's own ledger counts the same: each delivery is a report.
     assert verdict.reports >= ledger.counts.deliveries
     assert verdict.redelivered >= ledger.counts.after_kill
-    with SparkGroupOffsets(spark, kafka, f"{orders}-group") as offsets:
-        committed = offsets.read(orders)
+    with SparkAdmin(spark, kafka) as admin:
+        committed = admin.committed(f"{orders}-group", orders)
     assert committed == {partition: end for partition, (_, end) in verdict.judged.items()}
 
 
 def test_seeded_faults_are_found_through_kafka(
-    spark: SparkSession, kafka: str, topic: TopicFactory, tmp_path: Path
+    spark: SparkSession, kafka: str, topic: TopicFactory, s3: S3Server
 ) -> None:
-    """Exact offsets in the findings, counts and exit code in the verdict."""
+    """Exact offsets in the findings, counts and exit code in the verdict; all of it in S3."""
     log = make_log(6000, seed=5, keys=150)
     orders = topic("orders", partitions=PARTITIONS)
     audit_topic = topic("audit", partitions=AUDIT_PARTITIONS)
     write_log(kafka, log, orders, audit_topic)
+    bucket = s3.bucket()
+    folder = open_folder(bucket, spark)
     request = AuditRequest(
-        bootstrap=kafka, input_topic=orders, audit_topic=audit_topic, out=tmp_path / "out"
+        bootstrap=kafka,
+        input_topic=orders,
+        audit_topic=audit_topic,
+        out=f"{bucket}/out",
+        land=f"{bucket}/land",
     )
 
     verdict = run_audit(spark, request)
 
-    rows = spark.read.parquet(str(tmp_path / "out" / "findings")).collect()
+    rows = spark.read.parquet(f"{bucket}/out/findings").collect()
+    assert spark.read.parquet(f"{bucket}/land/reports").count() == len(log.messages)
     found = {(row["kind"], row["partition"], row["offset"]) for row in rows}
     assert found == {(kind, *place) for kind, places in log.expected.items() for place in places}
     assert len(rows) == len(found)
-    written = json.loads((tmp_path / "out" / "verdict.json").read_text())
+    written = json.loads(folder.child("out").read("verdict.json", 1 << 20) or b"")
     assert written["counts"] == {kind: len(places) for kind, places in log.expected.items()}
     assert (verdict.status, verdict.exit_code, verdict.reasons) == ("findings", 1, [])
     assert "lost: partition 1 offset" in render(verdict)
     # The same as a stream: records that the group has committed and no member reported.
-    with SparkGroupOffsets(spark, kafka, "followed") as offsets:
-        offsets.set(orders, log.ends)
-    args = SimpleNamespace(
-        bootstrap=kafka, input=orders, audit=audit_topic, out=tmp_path / "follow"
-    )
-    args.follow, args.once = "followed", True
+    with SparkAdmin(spark, kafka) as admin:
+        admin.commit("followed", orders, log.ends)
+    args = SimpleNamespace(bootstrap=kafka, input=orders, audit=audit_topic)
+    args.out, args.follow, args.once = f"{bucket}/follow", "followed", True
     assert follow(spark, args, {}) == 1
-    state = json.loads((args.out / "follow.json").read_text())
-    assert {tuple(place) for place in state["lost"]} == log.expected["lost"]
-    assert sum(count for _, _, count in state["repeats"]) == verdict.reports - (6000 - 5)
+    follower = Follower(dict, print, folder.child("follow"))
+    follower.load()
+    assert follower.lost == {(1, 1): sum(1 << offset for _, offset in log.expected["lost"])}
+    assert follower.repeat_count == verdict.reports - (6000 - 5)
 
 
-@pytest.mark.parametrize("lost", ["reports", "input", "sessions", "had", "keys", "findings"])
-def test_rows_that_do_not_come_back_are_no_clean_verdict(
+def extended_mode(spark: SparkSession) -> Any:
+    """The mode of `explain` that shows the optimized plan."""
+    jvm: Any = spark.sparkContext._jvm
+    return jvm.org.apache.spark.sql.execution.ExplainMode.fromString("extended")
+
+
+def test_a_stream_parses_each_report_once(spark: SparkSession) -> None:
+    """A filter that is pushed through a projection would parse again for each field it names."""
+    frame = coverage_stream(spark, "kafka:9092", "orders", "audit", {})
+
+    plan = str(frame._jdf.queryExecution().explainString(extended_mode(spark)))
+
+    optimized = plan[plan.index("== Optimized Logical Plan ==") :]
+    assert optimized[: optimized.index("== Physical Plan ==")].count("from_json(") == 1
+
+
+@pytest.mark.parametrize(
+    ("lost", "condition", "reason"),
+    [
+        ("input", "partition = 0", "partition 1: the record at offset 0 was not seen"),
+        ("input", "offset not between 70 and 75", "partition 0: the record at offset 70"),
+        ("audit", "offset not between 70 and 75", "partition 2: the record at offset 70"),
+        ("audit", "partition != 3", "partition 3: the record at offset 0 was not seen"),
+    ],
+)
+def test_a_read_that_loses_records_is_no_clean_verdict(
     lost: str,
+    condition: str,
+    reason: str,
     spark: SparkSession,
     kafka: str,
-    faulty_topics: tuple[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Findings that workers wrote to their own disks are missed: exit code 2 and one line."""
-    monkeypatch.setattr(cli, "start_session", lambda *_, **__: nullcontext(spark))
-    monkeypatch.setattr(job.CountedFolder, "read", read_of_another_disk(lost))
-    orders, audit_topic = faulty_topics
-    (tmp_path / "verdict.json").write_text('{"status": "clean"}')
-    command = ["spark", "audit", "--bootstrap", kafka, "--audit", audit_topic, "--input", orders]
-
-    code = main([*command, "--out", str(tmp_path)])
-
-    assert code == 2
-    reported = capsys.readouterr()
-    assert "clean" not in reported.out
-    (line,) = [line for line in reported.err.splitlines() if "spark audit:" in line]
-    assert f"spark audit: {lost}: " in line
-    assert "rows were written" in line
-    assert "and 0 are there" in line
-    assert line.endswith("with --out" if lost == "findings" else "with --land")
-    assert not (tmp_path / "verdict.json").exists()
-
-
-def read_of_another_disk(lost: str) -> Callable[[job.CountedFolder], DataFrame]:
-    """`CountedFolder.read` on a machine that has the folder of `lost`, and none of its files."""
-    read = job.CountedFolder.read
-
-    def read_elsewhere(folder: job.CountedFolder) -> DataFrame:
-        if folder.path.name == lost:
-            for path in folder.path.glob("part-*"):
-                path.unlink()
-        return read(folder)
-
-    return read_elsewhere
-
-
-def test_a_partition_of_which_nothing_was_seen_is_looked_up(
-    spark: SparkSession,
-    kafka: str,
-    topic: TopicFactory,
+    topics: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A read that gives no record of partition 1 is no proof that there is none to be lost."""
-    log = make_log(400, seed=8, keys=20, faulty=False)
-    orders, audit_topic = topic("orders", partitions=2), topic("audit", partitions=AUDIT_PARTITIONS)
-    log.messages = [message for message in log.messages if b'"p":1' not in message.value]
-    write_log(kafka, log, orders, audit_topic)
+    """A hole that the brokers have a record in is noted, whatever else was found."""
     read = read_range
 
-    def read_half(spark: SparkSession, chosen: TopicRange, **options: int) -> DataFrame:
+    def read_less(spark: SparkSession, chosen: TopicRange, **options: int) -> DataFrame:
         rows = read(spark, chosen, **options)
-        return rows.where("partition = 0") if chosen.topic == orders else rows
+        return rows.where(condition) if chosen.topic == topics[lost] else rows
 
-    monkeypatch.setattr(job, "read_range", read_half)
+    monkeypatch.setattr(job, "read_range", read_less)
     request = AuditRequest(
-        bootstrap=kafka, input_topic=orders, audit_topic=audit_topic, out=tmp_path / "out"
+        bootstrap=kafka,
+        input_topic=topics["input"],
+        audit_topic=topics["audit"],
+        out=str(tmp_path / "out"),
     )
 
     verdict = run_audit(spark, request)
 
-    assert (verdict.status, verdict.exit_code) == ("inconclusive", 2)
-    (reason,) = verdict.reasons
-    assert reason.startswith(f"no record of {orders} partition 1 was seen")
-    assert reason.endswith("the brokers have some from offset 0 to 200")
+    assert verdict.status != "clean"
+    assert [f"{topics[lost]} {reason}" in text for text in verdict.reasons].count(True) == 1
+
+
+@pytest.fixture(scope="module")
+def topics(kafka: str) -> dict[str, str]:
+    """Names of an input topic and its audit topic, which are clean."""
+    make = make_topic_factory(AdminClient({"bootstrap.servers": kafka}), "seen")
+    names = {"input": make(partitions=PARTITIONS), "audit": make(partitions=AUDIT_PARTITIONS)}
+    log = make_log(1200, seed=7, keys=100, faulty=False)
+    write_log(kafka, log, names["input"], names["audit"])
+    return names
 
 
 def test_offsets_without_a_record_are_no_reason_for_doubt(
@@ -213,7 +212,7 @@ def test_offsets_without_a_record_are_no_reason_for_doubt(
         bootstrap=kafka,
         input_topic=orders,
         audit_topic=audit_topic,
-        out=tmp_path / "out",
+        out=str(tmp_path / "out"),
         options={"kafka.isolation.level": "read_committed"},
     )
 
@@ -221,6 +220,31 @@ def test_offsets_without_a_record_are_no_reason_for_doubt(
 
     assert verdict.judged == {0: (0, 101)}
     assert (verdict.status, verdict.records, verdict.reasons) == ("clean", 0, [])
+    assert verdict.holes == {0: 101}
+
+
+def test_a_topic_that_changes_under_an_audit_is_noted(
+    spark: SparkSession, kafka: str, admin: AdminClient, topic: TopicFactory
+) -> None:
+    """More partitions, and another topic of the same name: what was read is not all there is."""
+    orders = topic("orders", partitions=2)
+    write_log(kafka, AuditLog(ends={0: 3, 1: 3}), orders, "")
+    chosen = find_range(spark, kafka, orders)
+    unchanged = changes_since(spark, chosen)
+
+    admin.create_partitions([NewPartitions(orders, 3)])[orders].result(30)
+    wait_until(
+        lambda: len(admin.list_topics(orders, timeout=30).topics[orders].partitions) == 3,
+        "three partitions",
+    )
+    grown = changes_since(spark, chosen)
+    cut = changes_since(spark, replace(chosen, ends=(3, 4)))
+    other = changes_since(spark, replace(chosen, topic_id="another"))
+
+    assert unchanged == []
+    assert grown == [f"{orders} has 3 partitions now, and 2 were read"]
+    assert cut[1:] == [f"{orders} partition 1 ends at 3 now, before 4 which was read"]
+    assert other == [f"{orders} was deleted and made anew while it was read"]
 
 
 def wait_for_end(kafka: str, topic: str, end: int) -> None:
@@ -249,8 +273,8 @@ def test_reports_that_cannot_be_judged_are_counted(
     producer = Producer({"bootstrap.servers": kafka})
     producer.produce(audit_topic, value=b"{not a report")
     assert producer.flush(30) == 0
-    with SparkGroupOffsets(spark, kafka, "judged") as offsets:
-        offsets.set(orders, {0: 150})
+    with SparkAdmin(spark, kafka) as admin:
+        admin.commit("judged", orders, {0: 150})
     # The command ends its session; this one is for all tests.
     monkeypatch.setattr(cli, "start_session", lambda *_, **__: nullcontext(spark))
     command = ["spark", "audit", "--bootstrap", kafka, "--audit", audit_topic]
@@ -280,3 +304,45 @@ def test_reports_that_cannot_be_judged_are_counted(
         f"group no-such-group has committed nothing of {orders}",
         "expected NAME=VALUE",
     ]
+
+
+@pytest.mark.long
+def test_a_topic_that_may_not_be_read_is_named(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Without READ, and without DESCRIBE: one line with the topic, exit code 2."""
+    monkeypatch.setattr(cli, "start_session", lambda *_, **__: nullcontext(spark))
+    properties = {"authorizer.class.name": AUTHORIZER, "allow.everyone.if.no.acl.found": "true"}
+    with EmbeddedKafka(tmp_path / "kafka", properties=properties) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        make = make_topic_factory(admin, "secret")
+        orders, audit_topic = make(partitions=PARTITIONS), make(partitions=AUDIT_PARTITIONS)
+        log = make_log(40, seed=6, keys=20, faulty=False)
+        write_log(broker.bootstrap, log, orders, audit_topic)
+        command = ["spark", "audit", "--bootstrap", broker.bootstrap, "--audit", audit_topic]
+        command += ["--input", orders, "--out", str(tmp_path / "out")]
+
+        # What has a rule is closed to all that no rule lets in.
+        allow(admin, audit_topic, AclOperation.DESCRIBE)
+        unread = main(command)
+        allow(admin, orders, AclOperation.ALTER_CONFIGS)
+        hidden = main(command)
+
+    lines = [line for line in capsys.readouterr().err.splitlines() if "spark audit:" in line]
+    assert (unread, hidden) == (2, 2)
+    assert [line.split(":")[1].strip() for line in lines] == [
+        f"topic {audit_topic}",
+        f"topic {orders} at 127.0.0.1",
+    ]
+    assert all("AuthorizationException" in line for line in lines)
+
+
+def allow(admin: AdminClient, topic: str, operation: AclOperation) -> None:
+    """Let all users do one thing with a topic."""
+    pattern, allowed = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    rule = AclBinding(ResourceType.TOPIC, topic, pattern, "User:*", "*", operation, allowed)
+    for done in admin.create_acls([rule]).values():
+        done.result(30)

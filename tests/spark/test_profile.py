@@ -175,6 +175,9 @@ def test_a_profile_is_of_its_range_alone(
         (["--option", "kafka.security.protocol=NONE"], "security.protocol"),
         (["--plan", "nowhere.json"], "--plan nowhere.json: No such file"),
         (["--follow"], "--follow: needs --checkpoint"),
+        (["--follow", "--checkpoint", "x", "--by-hour"], "--follow: counts buckets of all records"),
+        (["--by-hour", "--zone", "Middle/Earth"], "--zone Middle/Earth: no such time zone"),
+        (["--zone", "UTC"], "--zone: is for --by-hour"),
         (["--slices", "0"], "--slices: expected 1 or more"),
     ],
 )

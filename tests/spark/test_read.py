@@ -17,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from keylane.errors import ConfigInvalid
 from keylane.keyrange.lane import LaneLayout
-from keylane.pipeline.brokers import SparkGroupOffsets
+from keylane.pipeline.brokers import SparkAdmin
 from keylane.pipeline.checkpoint import apply_migration, plan_migration
 from keylane.pipeline.keyed_state import LaneFold, all_states
 from keylane.pipeline.listener import LaneProgressListener
@@ -29,6 +29,7 @@ from keylane.pipeline.read import (
     require_slots,
     start_real_time,
 )
+from keylane.pipeline.storage import LocalFolder
 from tests.integration.conftest import TopicFactory
 from tests.integration.keylane_process import KeylaneProcess
 
@@ -136,7 +137,9 @@ def test_folded_without_a_shuffle_restarted_and_moved_to_more_lanes(
     assert len(reported) < 60  # it was cut off in the middle
     assert start(4, to_the_end=True).awaitTermination(TIMEOUT_S)
     half = {key: state for key, (_, state) in all_states(states, LaneLayout(2, 4)).items()}
-    migration = plan_migration(checkpoint, lane_topic(orders, 4), lane_topic(orders, 8))
+    migration = plan_migration(
+        LocalFolder(checkpoint), lane_topic(orders, 4), lane_topic(orders, 8)
+    )
     apply_migration(migration)
     fill(kafka, orders, 6000, total - 6000)
     last = start(8, to_the_end=True)
@@ -152,9 +155,13 @@ def test_folded_without_a_shuffle_restarted_and_moved_to_more_lanes(
     assert sum(row[3] for row in rows) == 0
     assert {row[0] for row in rows} == set(range(16))
     ends = {0: total // 2, 1: total // 2}
-    with SparkGroupOffsets(spark, kafka, f"{orders}-spark") as offsets:
+    with SparkAdmin(spark, kafka) as admin:
         # The batch that was cut off may have no progress event: only the last commit is sure.
-        wait_until(lambda: offsets.read(orders) == ends, last, "the listener's last commit")
+        wait_until(
+            lambda: admin.committed(f"{orders}-spark", orders) == ends,
+            last,
+            "the listener's last commit",
+        )
     spark.streams.removeListener(listener)
     listener.close()
     assert listener.failure_count == 0

@@ -2,115 +2,188 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from keylane.assignor.profile import LoadProfile
+from keylane.errors import ConfigInvalid
 from keylane.pipeline.profile.loads import run_profile
-from keylane.pipeline.profile.rolling import SliceStore, run_rolling
+from keylane.pipeline.profile.rolling import SLICES_FOLDER, SliceStore, merge_batch, run_rolling
+from keylane.pipeline.storage import Folder, LocalFolder
 from keylane.pipeline.topic_range import find_range
 from tests.integration.conftest import TopicFactory
 from tests.spark.test_profile import KEEP, fill
 
-START_MS = 1_700_000_000_000
+START_MS = 1_700_000_400_000
+"""The start of a slice of one minute, and of ten."""
 
 
-def test_a_rolling_profile_goes_on_where_it_stopped(
-    spark: SparkSession, kafka: str, topic: TopicFactory, tmp_path: Path
-) -> None:
-    """Two runs on one checkpoint count what one batch job counts; old slices are forgotten."""
-    name = topic(partitions=2, config=KEEP)
-    seen: list[LoadProfile] = []
+class Rolling:
+    """Runs of one query, until all records are counted."""
 
-    def run() -> None:
+    def __init__(self, spark: SparkSession, bootstrap: str, topic: str, folder: Path) -> None:
+        self.spark, self.bootstrap, self.topic, self.folder = spark, bootstrap, topic, folder
+        self.seen: list[LoadProfile] = []
+
+    def store(self, *, slice_s: int = 60) -> SliceStore:
+        """The newest two minutes."""
+        slices: Folder = LocalFolder(self.folder / SLICES_FOLDER)
+        return SliceStore(folder=slices, topic=self.topic, slice_s=slice_s, slice_count=2)
+
+    def run(self, write=None, *, store: SliceStore | None = None, **options: str) -> LoadProfile:
+        """Return the last profile."""
         run_rolling(
-            spark,
-            find_range(spark, kafka, name),
-            SliceStore(tmp_path / "out", slice_s=60, slice_count=2),
-            checkpoint=tmp_path / "checkpoint",
+            self.spark,
+            find_range(self.spark, self.bootstrap, self.topic, options=options),
+            store or self.store(),
+            checkpoint=LocalFolder(self.folder / "checkpoint"),
             until_caught_up=True,
-            write=seen.append,
+            write=write or self.seen.append,
         )
+        return self.seen[-1]
 
+    def whole(self) -> LoadProfile:
+        """What one job over the whole topic counts."""
+        chosen = find_range(self.spark, self.bootstrap, self.topic)
+        return run_profile(self.spark, chosen, progress=lambda text: None)
+
+
+@pytest.fixture
+def rolling(spark: SparkSession, kafka: str, topic: TopicFactory, tmp_path: Path) -> Rolling:
+    """A query over an empty topic of two partitions."""
+    return Rolling(spark, kafka, topic(partitions=2, config=KEEP), tmp_path)
+
+
+def expect_same(rolling: LoadProfile, batch: LoadProfile) -> None:
+    """The same records, counted once."""
+    for own, other in zip(rolling.partitions, batch.partitions, strict=True):
+        assert own.records == other.records
+        assert own.size_bytes == other.size_bytes
+        assert own.keyless_records == other.keyless_records
+        assert own.keyless_bytes == other.keyless_bytes
+        assert (own.start, own.end) == (0, other.end)
+
+
+def test_a_rolling_profile_goes_on_where_it_stopped(rolling: Rolling) -> None:
+    """Runs on one checkpoint count what one batch job counts; old slices are forgotten."""
+    kafka, name = rolling.bootstrap, rolling.topic
     fill(kafka, name, 500, time_ms=START_MS)
-    run()
-    first = seen[-1]
+    first = rolling.run()
     fill(kafka, name, 500, seed=2, time_ms=START_MS + 1_000)  # the same slice
     fill(kafka, name, 500, seed=3, time_ms=START_MS + 60_000)  # the next
-    run()
-    both = seen[-1]
-    whole = run_profile(spark, find_range(spark, kafka, name), progress=lambda text: None)
+    fill(kafka, name, 50, seed=5, time_ms=START_MS + 2_000)  # late, in a slice that is kept
+    both = rolling.run(maxOffsetsPerTrigger="400")
+    whole = rolling.whole()
     fill(kafka, name, 300, seed=4, time_ms=START_MS + 120_000)
-    run()
-    newest = seen[-1]
+    fill(kafka, name, 20, seed=6, time_ms=START_MS - 600_000)  # of a slice that is too old
+    newest = rolling.run()
 
     assert first.records == 500
-    for rolling, batch in zip(both.partitions, whole.partitions, strict=True):
-        assert rolling.records == batch.records
-        assert rolling.size_bytes == batch.size_bytes
-        assert rolling.keyless_records == batch.keyless_records
-        assert (rolling.start, rolling.end) == (0, batch.end)
+    expect_same(both, whole)
+    assert len(rolling.seen) >= 5  # a profile after each batch of 400
     assert not both.knows_heavy
     assert newest.records == 800
+    starts = rolling.store().starts()
+    assert starts == [START_MS // 1_000 + 60, START_MS // 1_000 + 120]
 
 
-def test_a_failure_in_the_middle_ends_the_query(
-    spark: SparkSession, kafka: str, topic: TopicFactory, tmp_path: Path
+def test_a_batch_that_is_repeated_counts_once(
+    rolling: Rolling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An error while a batch is written ends the query, without a stack trace of Spark."""
-    name = topic(partitions=2, config=KEEP)
-    fill(kafka, name, 50)
+    """Ended between two slices of a batch, and between the slices and Spark's own commit."""
+    fill(rolling.bootstrap, rolling.topic, 300, time_ms=START_MS)
+    fill(rolling.bootstrap, rolling.topic, 300, seed=2, time_ms=START_MS + 60_000)
+    write = LocalFolder.write
+    written: list[str] = []
 
-    def write(profile: LoadProfile) -> None:
+    def break_off(folder: LocalFolder, name: str, data: bytes) -> None:
+        if written and name.endswith(".parquet"):
+            raise OSError("the disk is gone")
+        write(folder, name, data)
+        written.extend([name] if name.endswith(".parquet") else [])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFolder, "write", break_off)
+        with pytest.raises(OSError, match=r"^the disk is gone$"):
+            rolling.run()
+
+    def fail(profile: LoadProfile) -> None:
         raise OSError(f"no place for {profile.topic}")
 
-    with pytest.raises(OSError, match=f"^no place for {name}$"):
-        run_rolling(
-            spark,
-            find_range(spark, kafka, name),
-            SliceStore(tmp_path / "out", slice_s=60, slice_count=2),
-            checkpoint=tmp_path / "checkpoint",
-            until_caught_up=True,
-            write=write,
-        )
+    with pytest.raises(OSError, match=f"^no place for {rolling.topic}$"):
+        rolling.run(fail)
+    found = rolling.run()
+
+    assert written == [f"{START_MS // 1_000}.parquet"]
+    expect_same(found, rolling.whole())
 
 
-def test_rows_that_come_again_count_once(tmp_path: Path) -> None:
-    """A batch that is repeated after a restart, and one that adds to a slice."""
-    store = SliceStore(tmp_path, slice_s=60, slice_count=2)
+def test_slices_and_checkpoint_belong_together(rolling: Rolling) -> None:
+    """One of the two deleted, another length of slices: refused, and nothing is counted."""
+    slices = rolling.folder / SLICES_FOLDER
+    fill(rolling.bootstrap, rolling.topic, 100, time_ms=START_MS)
+    rolling.run()
+    fill(rolling.bootstrap, rolling.topic, 100, seed=2, time_ms=START_MS)
 
-    def rows(start: int, records: int, buckets: list[int]) -> pa.Table:
-        columns = ["slice", "partition", "bucket", "records", "bytes"]
-        columns += ["keyless_records", "keyless_bytes", "first", "last"]
-        return pa.table(
-            {
-                column: pa.array(
-                    [start] * len(buckets)
-                    if column == "slice"
-                    else buckets
-                    if column == "bucket"
-                    else [0 if column == "partition" else records] * len(buckets),
-                    pa.int32() if column in {"partition", "bucket"} else pa.int64(),
-                )
-                for column in columns
-            }
-        )
+    with pytest.raises(ConfigInvalid, match=r"^--slice 30: .* has slices of 60 s$"):
+        rolling.run(store=rolling.store(slice_s=30))
+    shutil.move(slices, rolling.folder / "elsewhere")
+    with pytest.raises(ConfigInvalid, match=r"slices: has no query.json, .* at batch 1: delete"):
+        rolling.run()
+    shutil.rmtree(rolling.folder / "checkpoint")
+    shutil.copytree(rolling.folder / "elsewhere", slices)
+    with pytest.raises(ConfigInvalid, match="slices: has slices of another query"):
+        rolling.run()
+    (slices / "query.json").unlink()
+    with pytest.raises(ConfigInvalid, match="slices: has slices of an unknown query"):
+        rolling.run()
+    (slices / "query.json").write_text("[]")
+    with pytest.raises(ConfigInvalid, match="no JSON object"):
+        rolling.run()
+    shutil.rmtree(slices)
 
-    def counted() -> dict[int, int]:
-        records = store.profile("orders", 1).partitions[0].records
-        return {bucket: count for bucket, count in enumerate(records) if count}
+    assert rolling.run().records == 200
+    assert json.loads((slices / "query.json").read_text())["slice_s"] == 60
 
-    for records, buckets in ((5, [0, 1]), (5, [0, 1]), (7, [1, 2])):
-        store.merge(rows(600, records, buckets))
-    one_slice = counted()
-    store.merge(rows(660, 1, [3]))
-    two_slices = counted()
-    store.merge(rows(720, 2, [3]))
-    newest = counted()
 
-    assert one_slice == {0: 5, 1: 7, 2: 7}
-    assert two_slices == {0: 5, 1: 7, 2: 7, 3: 1}
-    assert newest == {3: 3}
+def test_a_long_history_sends_its_newest_slices_to_the_driver(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A month of slices in one batch, and a clock of the future: two slices are collected."""
+    minutes = 31 * 24 * 60
+    records = spark.range(minutes).select(
+        (F.col("id") % 3).cast("int").alias("partition"),
+        F.col("id").alias("offset"),
+        F.col("id").cast("string").cast("binary").alias("key"),
+        F.lit(b"value").alias("value"),
+        F.timestamp_seconds(F.lit(START_MS // 1_000) + F.col("id") * 60).alias("timestamp"),
+    )
+    ahead = records.where("id % 10000 = 1").withColumn(
+        "timestamp", F.timestamp_seconds(F.lit(9_000_000_000))
+    )
+    folder = LocalFolder(tmp_path)
+    store = SliceStore(folder=folder, topic="orders", slice_s=600, slice_count=2)
+    taken: list[int] = []
+    merge = SliceStore.merge
+
+    def count(own: SliceStore, batch: int, start: int, rows: pa.Table) -> None:
+        taken.append(rows.num_rows)
+        merge(own, batch, start, rows)
+
+    monkeypatch.setattr(SliceStore, "merge", count)
+
+    merge_batch(records, 0, store)
+    history = store.profile(3)
+    merge_batch(ahead, 1, store)
+    now = store.profile(3)
+
+    assert taken[:2] == [10, 10]
+    assert history.records == 20
+    assert now.records == ahead.count()
+    assert (store.starts()[-1] - START_MS // 1_000) < 9_000_000_000 - START_MS // 1_000

@@ -17,6 +17,7 @@ from keylane.pipeline.checkpoint import (
     plan_offsets,
     split_lane_name,
 )
+from keylane.pipeline.storage import LocalFolder
 
 METADATA = '{"batchWatermarkMs":0,"conf":{}}'
 
@@ -41,13 +42,13 @@ def test_a_split_takes_over_the_offset_of_the_lane_it_comes_from(tmp_path: Path)
     offsets = {"orders.lanes-2": {"0": 10, "1": 20, "2": 30, "3": 40}, "other": {"0": 5}}
     folder = make_checkpoint(tmp_path / "ck", offsets)
 
-    migration = plan_migration(folder, "orders.lanes-2", "orders.lanes-4")
+    migration = plan_migration(LocalFolder(folder), "orders.lanes-2", "orders.lanes-4")
     unchanged = (folder / "offsets" / "10").read_text()
     backup = apply_migration(migration)
 
     written = (folder / "offsets" / "10").read_text().split("\n")
     assert json.loads(unchanged.split("\n")[2]) == offsets
-    assert backup.read_text() == unchanged
+    assert Path(backup).read_text() == unchanged
     assert written[:2] == ["v1", METADATA]
     assert json.loads(written[2]) == {
         "other": {"0": 5},
@@ -61,9 +62,9 @@ def test_a_split_takes_over_the_offset_of_the_lane_it_comes_from(tmp_path: Path)
 def test_a_whole_topic_becomes_lanes_and_back_when_all_stand_together(tmp_path: Path) -> None:
     """`orders` to `orders.lanes-3` is a split; back is a merge at one offset per partition."""
     folder = make_checkpoint(tmp_path / "ck", {"orders": {"0": 7, "1": 8}})
-    apply_migration(plan_migration(folder, "orders", "orders.lanes-3"))
+    apply_migration(plan_migration(LocalFolder(folder), "orders", "orders.lanes-3"))
 
-    back = plan_migration(folder, "orders.lanes-3", "orders")
+    back = plan_migration(LocalFolder(folder), "orders.lanes-3", "orders")
 
     assert back.old_offsets == {0: 7, 1: 8, 2: 7, 3: 8, 4: 7, 5: 8}
     assert back.offsets == {0: 7, 1: 8}
@@ -74,7 +75,7 @@ def test_a_merge_of_lanes_at_different_offsets_is_refused(tmp_path: Path) -> Non
     folder = make_checkpoint(tmp_path / "ck", {"orders.lanes-2": {"0": 10, "1": 30}})
 
     with pytest.raises(CheckpointRefused, match="new lane 0 joins old lanes 0 at 10, 1 at 30"):
-        plan_migration(folder, "orders.lanes-2", "orders")
+        plan_migration(LocalFolder(folder), "orders.lanes-2", "orders")
 
 
 def test_lanes_that_cross_old_cuts_are_refused() -> None:
@@ -124,7 +125,7 @@ def test_a_batch_that_is_not_committed_is_refused(tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "ck", {"orders": {"0": 1}}, committed=False)
 
     with pytest.raises(CheckpointRefused, match="batch 10 was begun and is not committed"):
-        plan_migration(folder, "orders", "orders.lanes-2")
+        plan_migration(LocalFolder(folder), "orders", "orders.lanes-2")
 
 
 @pytest.mark.parametrize(
@@ -146,22 +147,22 @@ def test_what_does_not_fit_is_refused(
     folder = make_checkpoint(tmp_path / "ck", offsets)
 
     with pytest.raises(CheckpointRefused, match=text):
-        plan_migration(folder, source, target)
+        plan_migration(LocalFolder(folder), source, target)
 
 
 def test_no_checkpoint_and_an_unknown_format_are_refused(tmp_path: Path) -> None:
     """An empty folder, and a log of a version that keylane does not know."""
     with pytest.raises(CheckpointRefused, match="no checkpoint of a query"):
-        plan_migration(tmp_path, "orders", "orders.lanes-2")
+        plan_migration(LocalFolder(tmp_path), "orders", "orders.lanes-2")
     folder = make_checkpoint(tmp_path / "ck", {"orders": {"0": 1}}, version="v2")
     with pytest.raises(CheckpointRefused, match="format 'v2'"):
-        plan_migration(folder, "orders", "orders.lanes-2")
+        plan_migration(LocalFolder(folder), "orders", "orders.lanes-2")
 
 
 def test_a_query_that_went_on_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
     """A new batch between reading and writing ends the migration."""
     folder = make_checkpoint(tmp_path / "ck", {"orders": {"0": 1}})
-    migration = plan_migration(folder, "orders", "orders.lanes-2")
+    migration = plan_migration(LocalFolder(folder), "orders", "orders.lanes-2")
     for name in ("offsets", "commits"):
         (folder / name / "11").write_text('v1\n{}\n{"orders":{"0":2}}')
 
@@ -179,13 +180,13 @@ def test_layouts_may_be_given_apart_from_the_name(tmp_path: Path) -> None:
     """Lanes under a topic's own name: 4 indexes of `orders` at 2 lanes are 2 partitions."""
     folder = make_checkpoint(tmp_path / "ck", {"orders": {"0": 1, "1": 2, "2": 3, "3": 4}})
 
-    migration = plan_migration(folder, "orders", "orders.lanes-4", from_layout=2)
+    migration = plan_migration(LocalFolder(folder), "orders", "orders.lanes-4", from_layout=2)
 
     assert migration.to_layout == LaneLayout(partition_count=2, lane_count=4)
     assert migration.offsets == {0: 1, 1: 2, 2: 1, 3: 2, 4: 3, 5: 4, 6: 3, 7: 4}
     wrong = LaneLayout(partition_count=2, lane_count=1)
     with pytest.raises(CheckpointRefused, match="4 lanes there, not 2"):
-        plan_migration(folder, "orders", "orders.lanes-4", from_layout=wrong)
+        plan_migration(LocalFolder(folder), "orders", "orders.lanes-4", from_layout=wrong)
 
 
 def test_lanes_by_murmur2_split_in_their_own_order(tmp_path: Path) -> None:
@@ -193,7 +194,9 @@ def test_lanes_by_murmur2_split_in_their_own_order(tmp_path: Path) -> None:
     offsets = {"orders.lanes-4": {str(lane): 10 * lane for lane in range(4)}}
     folder = make_checkpoint(tmp_path / "ck", offsets)
 
-    migration = plan_migration(folder, "orders.lanes-4", "orders.lanes-8", key_hash="murmur2")
+    migration = plan_migration(
+        LocalFolder(folder), "orders.lanes-4", "orders.lanes-8", key_hash="murmur2"
+    )
 
     assert migration.offsets == {lane: 10 * (lane % 4) for lane in range(8)}
 

@@ -73,15 +73,24 @@ def test_the_command_lists_and_copies(
         assert sha256 == hashlib.sha256(source.read_bytes()).hexdigest()
 
 
+def test_paths_are_what_spark_submit_takes(
+    repository: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line, with commas, nothing else."""
+    assert main(["spark", "jars", "--paths"]) == 0
+
+    assert capsys.readouterr().out == ",".join(map(str, repository.values())) + "\n"
+
+
 def test_missing_pyspark_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What to install stands in it, and the exit status is 2."""
+    """What to install stands in it, and the exit status is 3, of Spark."""
     monkeypatch.setattr(needs, "find_spec", lambda name: None)
 
-    assert main(["spark", "jars"]) == 2
+    assert main(["spark", "jars"]) == 3
     profile = ["spark", "profile", "--bootstrap", "x:1", "--topic", "t", "--out", "nowhere"]
-    assert main(profile) == 2
+    assert main(profile) == 3
 
     reported = capsys.readouterr().err.splitlines()
     text = "pyspark is not installed: pip install 'keylane[spark]'"

@@ -107,15 +107,15 @@ def test_a_lanes_file_counts_anew_for_each_batch(tmp_path: Path) -> None:
         found.lane_count()
 
 
-class Offsets:
-    """A group whose commits fail now and then."""
+class Admin:
+    """An admin client whose commits fail now and then."""
 
     def __init__(self, *_of: object) -> None:
-        self.group, self.is_closed = "spark", False
+        self.is_closed = False
         self.committed: list[tuple[str, dict[int, int]]] = []
         self.fails = False
 
-    def set(self, topic: str, offsets: dict[int, int]) -> None:
+    def commit(self, _group: str, topic: str, offsets: dict[int, int]) -> None:
         if self.fails:
             raise KafkaUnavailable("no coordinator")
         self.committed.append((topic, offsets))
@@ -126,17 +126,17 @@ class Offsets:
 
 def test_a_listener_goes_on_behind_a_commit_that_failed(monkeypatch, caplog) -> None:
     """The next batch's commit covers it; a batch without offsets commits nothing."""
-    monkeypatch.setattr(listener_module, "SparkGroupOffsets", Offsets)
+    monkeypatch.setattr(listener_module, "SparkAdmin", Admin)
     listener = LaneProgressListener(cast("SparkSession", None), "b", "spark", lanes={"own": 2})
-    offsets = cast("Offsets", listener._offsets)
+    admin = cast("Admin", listener._admin)
 
-    offsets.fails = True
+    admin.fails = True
     listener.take('{"own": {"0": 5, "1": 4}}')
-    offsets.fails = False
+    admin.fails = False
     listener.take('{"own": {"0": 9, "1": 8}}')
     listener.take(None)
     listener.close()
 
-    assert offsets.committed == [("own", {0: 8})] and offsets.is_closed
+    assert admin.committed == [("own", {0: 8})] and admin.is_closed
     assert (listener.commit_count, listener.failure_count) == (1, 1)
     assert "topic=own group=spark reason=no coordinator" in caplog.text

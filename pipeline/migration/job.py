@@ -1,0 +1,375 @@
+"""Run `keylane spark verify-migration`: read both sides once, compare, write what differs.
+
+Counts and a bounded list of differences reach this process. What is read stays on the disks of the
+executors (`persist`), where Spark makes it anew if one is lost: no folder has to be shared.
+
+`same` is said of records that were seen: a side without records, and records at the brokers that
+were not seen, give `inconclusive`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import functions as F
+
+from keylane.embedded.resolve import Progress, print_progress
+from keylane.pipeline.audit import rules, seen
+from keylane.pipeline.brokers import SparkAdmin
+from keylane.pipeline.job import spark_errors
+from keylane.pipeline.migration import sides
+from keylane.pipeline.migration.sides import NAMES
+from keylane.pipeline.tables import json_rows, parquet_bytes
+from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
+from keylane.pipeline.waits.lag import oldest_report_ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from keylane.pipeline.storage import Folder
+
+VERDICT, DIFFERENCES, KEYS = "verdict.json", "differences.parquet", "keys.parquet"
+SAME, DIFFERENT, UNKNOWN = "same", "different", "inconclusive"
+EXIT_CODES: Final = {SAME: 0, DIFFERENT: 1, UNKNOWN: 2}
+SHOWN_MAX: Final = 5
+"""Differences of a kind, and keys, that a verdict lists."""
+LISTED_MAX: Final = 100_000
+"""Differences, and keys, in the Parquet files: 10 MB; counts are of all."""
+TASKS_PER_CORE: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideRequest:
+    """One side: a topic, and the range of it. Places are those of `topic_range.find_range`."""
+
+    bootstrap: str
+    topic: str
+    start: str = "earliest"
+    end: str = "latest"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationRequest:
+    """Two sides to compare."""
+
+    before: SideRequest
+    after: SideRequest
+    work_of: SideRequest | None = None
+    """Topic that two groups have processed, and the range to compare: the sides are their audit
+    topics then. None: the sides are topics, record by record."""
+    headers: bool = False
+    any_order: bool = False
+    """True: the records only, not their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationVerdict:
+    """Result of a comparison."""
+
+    status: str
+    counts: Mapping[str, int]
+    """Differences by kind, all kinds."""
+    records: Mapping[str, int]
+    """Records of each side; of groups, records with a report."""
+    keys: int
+    keys_different: int
+    keys_unordered: int
+    """Keys whose order could not be judged."""
+    redelivered: Mapping[str, int]
+    """Reports beyond the first of their record, by side; no difference."""
+    unreported: int | None
+    """Offsets of the input without a report on either side; None: topics were compared."""
+    compared: Mapping[str, Mapping[int, tuple[int, int]]]
+    """Offsets [from, to) by side, or of the input, and partition."""
+    reasons: Sequence[str]
+    """Reasons for which not all could be compared."""
+    shown: Sequence[Mapping[str, Any]]
+    """The first differences of each kind."""
+    shown_keys: Sequence[Mapping[str, Any]]
+    """The first keys that differ, with the place where they part."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 same, 1 different, 2 inconclusive."""
+        return EXIT_CODES[self.status]
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationResult:
+    """Verdict, and the tables behind it, bounded by `LISTED_MAX`."""
+
+    verdict: MigrationVerdict
+    differences: pa.Table
+    keys: pa.Table
+
+
+def run_migration(
+    spark: SparkSession, request: MigrationRequest, *, progress: Progress = print_progress
+) -> MigrationResult:
+    """Compare the sides.
+
+    Raises:
+        ConfigInvalid: a topic does not exist, no broker answers, or a range is empty.
+        JobFailed: Spark failed on the way.
+    """
+    with ExitStack() as stack:
+        run = _Run(spark, request, progress, stack)
+        both = [_range_of(spark, side) for side in (request.before, request.after)]
+        if request.work_of is None:
+            stack.enter_context(spark_errors("verify-migration"))
+            return run.compare(run.topics(both), {NAMES[i]: _judged(both[i]) for i in NAMES})
+        work = _range_of(spark, request.work_of)
+        stack.enter_context(spark_errors("verify-migration"))
+        return run.compare(run.groups(both, work), {"input": _judged(work)}, work)
+
+
+@dataclass(slots=True)
+class _Run:
+    spark: SparkSession
+    request: MigrationRequest
+    progress: Progress
+    stack: ExitStack
+    reasons: list[str] = field(default_factory=list)
+    """Reasons beside which differences say nothing."""
+    redelivered: dict[str, int] = field(default_factory=dict)
+
+    def topics(self, both: Sequence[TopicRange]) -> DataFrame:
+        """Rows of two topics."""
+        headers = self.request.headers
+        frames = []
+        for side, chosen in enumerate(both):
+            self.progress(f"reading {chosen.offset_count:,} offsets of {chosen.topic}")
+            options = {"includeHeaders": "true"} if headers else {}
+            raw = self._read(chosen, options)
+            frames.append(sides.topic_side(raw, side, headers=headers))
+        rows = self._kept(frames[0].unionAll(frames[1]))
+        for side, chosen in enumerate(both):
+            own = rows.where(F.col("side") == side)
+            if not self._check_seen(own, "p", "o", chosen):
+                self.reasons.append(f"{chosen.topic} has no record in its range")
+        return rows
+
+    def groups(self, both: Sequence[TopicRange], work: TopicRange) -> DataFrame:
+        """Rows of what two groups reported of `work`."""
+        frames = []
+        for side, chosen in enumerate(both):
+            self.progress(f"reading {chosen.offset_count:,} reports of {chosen.topic}")
+            parsed = self._kept(rules.parse_values(self._read(chosen, {})))
+            records = rules.split_reports(parsed).records
+            self._check_reports(parsed, records, chosen, work)
+            first = self._kept(sides.first_reports(rules.within(records, work.starts, work.ends)))
+            counted = first.agg(F.count(F.lit(1)), F.sum(F.col("reports") - 1)).collect()[0]
+            self.redelivered[NAMES[side]] = counted[1] or 0
+            if not counted[0]:
+                self.reasons.append(f"{chosen.topic} has no report of {work.topic} in its range")
+            frames.append(sides.group_side(first, side))
+        return frames[0].unionAll(frames[1])
+
+    def _check_seen(self, rows: DataFrame, p: str, o: str, chosen: TopicRange) -> int:
+        """Note what was not seen; return the number of records that were."""
+        bitmaps = self._kept(rules.offset_bitmaps(rows, p, o))
+        found = seen.compare(self.spark, chosen, bitmaps)
+        self.reasons += [*found.doubts, *changes_since(self.spark, chosen)]
+        return found.records
+
+    def _check_reports(
+        self, parsed: DataFrame, records: DataFrame, chosen: TopicRange, work: TopicRange
+    ) -> None:
+        self._check_seen(parsed, "ap", "ao", chosen)
+        bad = parsed.where("bad").count()
+        if bad:
+            self.reasons.append(f"{bad} records of {chosen.topic} are no reports")
+        counts = records.agg(
+            F.count_if(F.col("ap") != rules.audit_partition_of(chosen.partition_count)),
+            F.count_if(~F.col("p").between(0, work.partition_count - 1)),
+        ).collect()[0]
+        for count, text in zip(
+            counts,
+            ("in a partition that is not their key's", f"of partitions that {work.topic} lacks"),
+            strict=True,
+        ):
+            if count:
+                self.reasons.append(f"{count} reports of {chosen.topic} are {text}")
+        if any(chosen.starts):
+            self._check_oldest(parsed, chosen, work)
+
+    def _check_oldest(self, parsed: DataFrame, chosen: TopicRange, work: TopicRange) -> None:
+        """Records that are younger than all lost reports have theirs."""
+        (oldest_ms,) = oldest_report_ms(parsed).collect()[0]
+        if oldest_ms is None:
+            return
+        with SparkAdmin(self.spark, work.bootstrap, work.options) as admin:
+            found = admin.list_offsets(work.topic, work.partition_count, oldest_ms)
+        needed = [end if at < 0 else at for at, end in zip(found, work.ends, strict=True)]
+        if any(start < at for start, at in zip(work.starts, needed, strict=True)):
+            place = ",".join(f"{number}:{at}" for number, at in enumerate(needed))
+            self.reasons.append(
+                f"{chosen.topic} has lost its oldest reports: begin with --from {place}"
+            )
+
+    def compare(
+        self,
+        rows: DataFrame,
+        compared: Mapping[str, Mapping[int, tuple[int, int]]],
+        work: TopicRange | None = None,
+    ) -> MigrationResult:
+        """Compare the rows of both sides."""
+        self.progress("comparing keys")
+        rows = self._kept(sides.numbered(rows, any_order=self.request.any_order))
+        marks = self._kept(sides.key_marks(rows))
+        totals = marks.agg(
+            _distinct_keys().alias("keys"),
+            F.coalesce(F.sum("records_before"), F.lit(0)).alias("before"),
+            F.coalesce(F.sum("records_after"), F.lit(0)).alias("after"),
+            F.count_if("unordered").alias("unordered"),
+            F.count_if("differs").alias("differs"),
+        ).collect()[0]
+        differing = self._kept(sides.differing(rows, marks))
+        found = self._kept(sides.differences(differing))
+        counts, different = dict.fromkeys(sides.KINDS, 0), 0
+        if totals["differs"]:
+            self.progress("comparing records of keys that differ")
+            kinds = (F.count_if(F.col("kind") == kind).alias(kind) for kind in sides.KINDS)
+            counted = found.agg(_distinct_keys(), *kinds).collect()[0]
+            counts, different = {kind: counted[kind] for kind in sides.KINDS}, counted[0]
+            assert any(counts.values()) or totals["unordered"], "what differs is somewhere"
+        listed_max = LISTED_MAX if totals["differs"] else 0  # without, nothing has to be run
+        is_work = work is not None
+        listed = found.orderBy("kind", "p_before", "o_before", "p_after", "o_after")
+        table = listed.limit(listed_max).select(*_shown_columns(is_work=is_work)).toArrow()
+        keys = self._keys(found, sides.first_differences(differing), is_work=is_work)
+        keys = keys.orderBy("before_partition", "before_offset", "key_hash")
+        key_table = keys.limit(listed_max).toArrow()
+        self.progress("")
+        # Of the records of one side, those that the other side has too are no more.
+        reported = totals["after"] + counts[sides.MISSING]
+        verdict = MigrationVerdict(
+            status=self._status(counts, totals["unordered"]),
+            counts=counts,
+            records={name: totals[name] for name in NAMES.values()},
+            keys=totals["keys"],
+            keys_different=different,
+            keys_unordered=totals["unordered"],
+            redelivered=self.redelivered,
+            unreported=None if work is None else max(0, work.offset_count - reported),
+            compared=compared,
+            reasons=self._all_reasons(totals["unordered"]),
+            shown=_first(table, sides.KINDS),
+            shown_keys=key_table.slice(0, SHOWN_MAX).to_pylist(),
+        )
+        return MigrationResult(verdict, table, key_table)
+
+    def _status(self, counts: Mapping[str, int], unordered: int) -> str:
+        if self.reasons:
+            return UNKNOWN
+        if any(counts.values()):
+            return DIFFERENT
+        return UNKNOWN if unordered else SAME
+
+    def _all_reasons(self, unordered: int) -> list[str]:
+        if not unordered:
+            return self.reasons
+        text = (
+            f"the order of {unordered:,} keys cannot be judged, as their records are in several"
+            " partitions of a side; --any-order compares without it"
+        )
+        return [*self.reasons, text]
+
+    def _keys(self, found: DataFrame, first: DataFrame, *, is_work: bool) -> DataFrame:
+        """A row per key with differences: how many of each kind, and where its sequences part."""
+        counts = found.groupBy(*sides.KEY).agg(
+            *(F.count_if(F.col("kind") == kind).alias(kind) for kind in sides.KINDS)
+        )
+        joined = counts.join(first, [*sides.KEY], "left")
+        partition = [F.col("k2").cast("int").alias("partition")] if is_work else []
+        return joined.select(
+            _key_hash(),
+            *partition,
+            *sides.KINDS,
+            F.col("seq").alias("first_number"),
+            *_places(""),
+        )
+
+    def _read(self, chosen: TopicRange, options: Mapping[str, str]) -> DataFrame:
+        # Order does not matter here: records carry their place.
+        tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
+        chosen = replace(chosen, options={**chosen.options, **options})
+        return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
+
+    def _kept(self, frame: DataFrame) -> DataFrame:
+        kept = frame.persist(StorageLevel.DISK_ONLY)
+        self.stack.callback(kept.unpersist)
+        return kept
+
+
+def save_result(result: MigrationResult, folder: Folder) -> None:
+    """Write verdict and tables into `folder`.
+
+    Raises:
+        StorageFailed: the folder cannot be written.
+    """
+    folder.write(DIFFERENCES, parquet_bytes(result.differences))
+    folder.write(KEYS, parquet_bytes(result.keys))
+    rows = {
+        name: json_rows(getattr(result.verdict, name), "key_hash", "value_hash")
+        for name in ("shown", "shown_keys")
+    }
+    text = json.dumps(asdict(result.verdict) | rows | {"version": 1}, indent=2)
+    folder.write(VERDICT, (text + "\n").encode())
+
+
+def _range_of(spark: SparkSession, side: SideRequest) -> TopicRange:
+    return find_range(
+        spark, side.bootstrap, side.topic, start=side.start, end=side.end, options=side.options
+    )
+
+
+def _judged(chosen: TopicRange) -> dict[int, tuple[int, int]]:
+    return dict(enumerate(zip(chosen.starts, chosen.ends, strict=True)))
+
+
+def _first(table: pa.Table, kinds: Sequence[str]) -> list[dict[str, Any]]:
+    """The first rows of each kind; the table is ordered by kind."""
+    found: list[dict[str, Any]] = []
+    column = table["kind"].to_pylist()
+    for kind in kinds:
+        if kind in column:
+            own = table.slice(column.index(kind), min(SHOWN_MAX, column.count(kind)))
+            found += own.to_pylist()
+    return found
+
+
+def _shown_columns(*, is_work: bool) -> list[Column]:
+    value = (
+        [F.col("k2").cast("int").alias("partition"), F.col("d").alias("offset")]
+        if is_work
+        else [
+            F.col("d").alias("value_hash"),
+            F.when(F.col("size") >= 0, F.col("size")).alias("value_bytes"),
+        ]
+    )
+    return [F.col("kind"), _key_hash(), *value, *_places(""), *_places("previous_")]
+
+
+def _distinct_keys() -> Column:
+    """Number of keys; records without a key have none."""
+    return F.count_distinct(F.when(~F.col("keyless"), F.struct("k", "k2")))
+
+
+def _key_hash() -> Column:
+    return F.when(~F.col("keyless"), F.col("k")).alias("key_hash")
+
+
+def _places(prefix: str) -> list[Column]:
+    return [
+        F.col(f"{prefix}{short}_{side}").alias(f"{prefix}{side}_{name}")
+        for side in NAMES.values()
+        for short, name in (("p", "partition"), ("o", "offset"))
+    ]

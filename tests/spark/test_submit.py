@@ -1,0 +1,229 @@
+"""The start of Spark, and its failures, on a cluster: what is there already is respected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from keylane.assignor.profile import read_profile
+from keylane.embedded.ports import find_free_port
+from keylane.errors import ConfigInvalid
+from keylane.pipeline.arguments import start_session
+from keylane.pipeline.start import open_session
+from tests.integration.conftest import TopicFactory
+
+from .cluster import Job, SparkCluster
+
+COMMAND = """
+import sys
+from keylane.cli.main import main
+sys.exit(main(sys.argv[1:]))
+"""
+RECORDS = 200
+PARTITIONS = 3
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """The command line as a program for spark-submit."""
+    path = tmp_path / "run.py"
+    path.write_text(COMMAND)
+    return path
+
+
+class Held:
+    """A topic of which a job can read one partition, and waits in the others until `release`.
+
+    They end in a transaction that is not committed; the job reads what is committed, up to the
+    high watermark.
+    """
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        settings = {"transactional.id": topic, "transaction.timeout.ms": 900_000}
+        self._producer = Producer({"bootstrap.servers": bootstrap, **settings})
+        self._producer.init_transactions(60)
+        self._producer.begin_transaction()
+        for number in range(RECORDS):
+            self._producer.produce(topic, b"v" * 10, b"key-%d" % number, number % PARTITIONS)
+        self._producer.commit_transaction(60)
+        self._producer.begin_transaction()
+        for partition in range(1, PARTITIONS):
+            self._producer.produce(topic, b"v" * 10, b"last", partition)
+        self._producer.flush(60)
+        self.arguments = [
+            "--bootstrap", bootstrap, "--topic", topic,
+            "--option", "kafka.isolation.level=read_committed",
+            "--conf", "spark.cores.max=2",
+            "--conf", "spark.scheduler.minRegisteredResourcesRatio=1",
+        ]  # fmt: skip
+        """Both executors are there before the first task starts, so that each waits in one."""
+
+    def release(self) -> None:
+        """Let the job go on."""
+        self._producer.commit_transaction(60)
+
+    def cancel(self) -> None:
+        """Leave nothing open, if it was not released."""
+        self._producer.abort_transaction(60)
+
+
+@pytest.fixture
+def held(kafka: str, topic: TopicFactory) -> Held:
+    """A topic that holds a job in its middle."""
+    return Held(kafka, topic(partitions=PARTITIONS))
+
+
+def start_held(cluster: SparkCluster, held: Held, out: Path) -> Job:
+    """A profile of which one task is done, and two run, one on each worker."""
+    job = cluster.start_keylane("profile", *held.arguments, "--out", out)
+    job.await_line("1 of 3 tasks")
+    return job
+
+
+def one_line(text: str) -> str:
+    """The only line of a command's stderr that is not progress."""
+    lines = [line for line in text.splitlines() if " tasks" not in line]
+    assert len(lines) == 1, text
+    return lines[0]
+
+
+def test_spark_submit_runs_on_its_master(
+    spark_cluster: SparkCluster, kafka: str, topic: TopicFactory, tmp_path: Path, program: Path
+) -> None:
+    """Its master wins over `local[*]`, and the jars that it was not given are added."""
+    name = topic(partitions=2)
+    producer = Producer({"bootstrap.servers": kafka})
+    for number in range(RECORDS):
+        producer.produce(name, b"value", b"key-%d" % number)
+    assert producer.flush(60) == 0
+    where = ["--bootstrap", kafka, "--topic", name, "--out", tmp_path / "out"]
+
+    done = spark_cluster.submit(program, "spark", "profile", *where, jars=False)
+
+    assert done.code == 0, done
+    assert spark_cluster.application(f"keylane profile {name}")["state"] == "FINISHED"
+    profile = read_profile((tmp_path / "out" / "profile.json").read_bytes())
+    assert profile.records == RECORDS
+    assert sum(load.distinct_keys or 0 for load in profile.partitions) == RECORDS
+
+
+@pytest.mark.long
+def test_another_master_than_spark_submits_is_refused(
+    spark_cluster: SparkCluster, tmp_path: Path, program: Path
+) -> None:
+    """One line names both; so does a setting that comes too late for the JVM."""
+    where = ["--bootstrap", "127.0.0.1:1", "--topic", "t", "--out", tmp_path / "out"]
+
+    done = spark_cluster.submit(program, "spark", "profile", *where, "--master", "local[3]")
+
+    assert done.code == 2, done
+    (line,) = [text for text in done.out.splitlines() if "keylane spark" in text]
+    assert line == (
+        "keylane spark profile: --master local[3]: Spark's JVM runs already, with"
+        f" {spark_cluster.url}"
+    )
+    assert "Traceback" not in done.out + done.error
+
+
+def test_a_dead_master_is_one_line(spark_cluster: SparkCluster, tmp_path: Path) -> None:
+    """Exit status 3, without Spark's own minute of attempts and without a JVM."""
+    where = ["--bootstrap", "127.0.0.1:1", "--topic", "t", "--out", tmp_path / "out"]
+    dead = f"spark://127.0.0.1:{find_free_port()}"
+
+    done = spark_cluster.keylane("profile", *where, "--conf", f"spark.master={dead}", master=False)
+
+    assert done.code == 3, done
+    assert one_line(done.error) == (
+        f"keylane spark profile: {dead}: no master answers (connection refused)"
+    )
+
+
+def test_a_session_that_runs_is_respected(spark: SparkSession) -> None:
+    """It is what a command gets, with what it can still take, and it stays open."""
+    conf = ["spark.sql.shuffle.partitions=7", "spark.driver.memory=1g"]
+    before = str(spark.conf.get("spark.sql.shuffle.partitions"))
+
+    with start_session("another", master="local[2]", conf=conf) as found:
+        shuffles = found.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", before)
+
+    assert found.sparkContext is spark.sparkContext
+    assert shuffles == "7"
+    assert spark.range(3).count() == 3
+    with pytest.raises(ConfigInvalid, match=r"--master spark://x:1: a Spark session runs already"):
+        open_session("another", master="spark://x:1")
+    with pytest.raises(ConfigInvalid, match=r"--conf spark.driver.memory: a Spark session runs"):
+        open_session("another", config={"spark.driver.memory": "77g"})
+
+
+def test_a_killed_worker_changes_no_count(
+    breakable_cluster: SparkCluster, held: Held, tmp_path: Path
+) -> None:
+    """kill -9 of a worker and its executor between the tasks of a job: each record counts once."""
+    job = start_held(breakable_cluster, held, tmp_path / "out")
+
+    breakable_cluster.kill_worker(0)
+    held.release()
+    done = job.wait()
+
+    assert done.code == 0, done
+    profile = read_profile((tmp_path / "out" / "profile.json").read_bytes())
+    expected = [len(range(number, RECORDS, PARTITIONS)) for number in range(PARTITIONS)]
+    expected = [expected[0], expected[1] + 1, expected[2] + 1]
+    assert [sum(load.records) for load in profile.partitions] == expected
+    assert [load.distinct_keys for load in profile.partitions] == expected
+
+
+def test_a_removed_application_is_one_line(
+    spark_cluster: SparkCluster, held: Held, tmp_path: Path
+) -> None:
+    """The master ends it when its executors have failed ten times: status 3, no stack trace."""
+    more = ["--conf", "spark.executorEnv.JAVA_HOME=/none", "--out", tmp_path / "out"]
+
+    done = spark_cluster.keylane("profile", *held.arguments, *more)
+    held.cancel()
+
+    assert done.code == 3, done
+    line = one_line(done.error)
+    assert "removed this application" in line or "Master removed our application: FAILED" in line
+
+
+@pytest.mark.long
+def test_a_killed_jvm_is_one_line(spark_cluster: SparkCluster, held: Held, tmp_path: Path) -> None:
+    """The driver's JVM ends in the middle of a job, as for want of memory."""
+    job = start_held(spark_cluster, held, tmp_path / "out")
+    (jvm,) = [
+        child
+        for child in psutil.Process(job.pid).children(recursive=True)
+        if child.name() == "java"
+    ]
+
+    jvm.kill()
+    done = job.wait()
+    held.cancel()
+
+    assert done.code == 3, done
+    assert "Spark's JVM has ended" in one_line(done.error)
+
+
+@pytest.mark.long
+def test_a_cluster_without_a_free_executor_is_reported(
+    spark_cluster: SparkCluster, held: Held, tmp_path: Path
+) -> None:
+    """A job that gets no executor waits, and says so; Ctrl-C ends it on one line."""
+    more = ["--conf", "spark.executor.memory=64g", "--out", tmp_path / "out"]
+    job = spark_cluster.start_keylane("profile", *held.arguments, *more)
+    line = job.await_line("runs no task")
+
+    job.interrupt()
+    done = job.wait()
+    held.cancel()
+
+    assert "no executor is free, or stays up (64g each)" in line
+    assert done.code == 130, done
+    lines = [text for text in done.error.splitlines() if text and "runs no task" not in text]
+    assert lines == ["keylane: interrupted"]
