@@ -93,7 +93,7 @@ def profile(_spark: SparkSession, records: Records, folder: LocalFolder) -> Figu
 
 
 def profile_by_hour(_spark: SparkSession, records: Records, folder: LocalFolder) -> Figures:
-    """What `--by-hour` adds to it: hours, plans, pictures. The profile itself is not timed."""
+    """`keylane spark profile --by-hour`, which reads the records twice."""
     with loads_of(records.frame) as keys:
         found = build_profile(keys, "orders", [(0, records.count)] * records.partition_count)
     with kept_hours(hour_loads(records.frame, zone="UTC"), "UTC") as (index, sums):

@@ -61,7 +61,8 @@ def draw_hours(profile: LoadProfile, fold: HourFold, plan: RangePlan) -> Figure:
     axes = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
     top = max(1.0, *(float(sums.max()) for sums in shown.values()))
     # Below a thousandth of the heaviest place there is nothing to cut by.
-    least = max(1.0, top / 1_000)
+    lowest = min(float(sums.min()) for sums in shown.values())
+    least = max(1.0, top / 1_000, lowest)
     norm = LogNorm(vmin=least, vmax=max(top, 10.0))
     picture: Any = None
     for axis, (number, sums) in zip(axes, shown.items(), strict=True):
