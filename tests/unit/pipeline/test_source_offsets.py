@@ -111,11 +111,12 @@ class Offsets:
     """A group whose commits fail now and then."""
 
     def __init__(self, *_of: object) -> None:
-        self.group, self.is_closed = "spark", False
+        self.is_closed = False
         self.committed: list[tuple[str, dict[int, int]]] = []
         self.fails = False
 
-    def set(self, topic: str, offsets: dict[int, int]) -> None:
+    def commit(self, group: str, topic: str, offsets: dict[int, int]) -> None:
+        assert group == "spark"
         if self.fails:
             raise KafkaUnavailable("no coordinator")
         self.committed.append((topic, offsets))
@@ -126,9 +127,9 @@ class Offsets:
 
 def test_a_listener_goes_on_behind_a_commit_that_failed(monkeypatch, caplog) -> None:
     """The next batch's commit covers it; a batch without offsets commits nothing."""
-    monkeypatch.setattr(listener_module, "SparkGroupOffsets", Offsets)
+    monkeypatch.setattr(listener_module, "SparkAdmin", Offsets)
     listener = LaneProgressListener(cast("SparkSession", None), "b", "spark", lanes={"own": 2})
-    offsets = cast("Offsets", listener._offsets)
+    offsets = cast("Offsets", listener._admin)
 
     offsets.fails = True
     listener.take('{"own": {"0": 5, "1": 4}}')
