@@ -20,7 +20,7 @@ def faulty(kafka: str) -> tuple[AuditLog, list[str]]:
     """A log with all five faults, and the arguments that name its topics."""
     make = make_topic_factory(AdminClient({"bootstrap.servers": kafka}), "clustered")
     orders, audit_topic = make(partitions=PARTITIONS), make(partitions=AUDIT_PARTITIONS)
-    log = make_log(1200, seed=7, keys=100)
+    log = make_log(3000, seed=7, keys=100)  # enough for a commit before the rebalance
     write_log(kafka, log, orders, audit_topic)
     conf = ["--conf", "spark.sql.shuffle.partitions=4"]
     return log, ["--bootstrap", kafka, "--input", orders, "--audit", audit_topic, *conf]
