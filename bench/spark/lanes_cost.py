@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from bench.end_to_end.stage import Stage, create_topic, describe_run, make_value, open_stage, save
+from keylane.pipeline.job import SOURCE_OPTIONS
 from keylane.pipeline.read import read_lanes
 from keylane.pipeline.source import KeylaneSource
 from keylane.pipeline.start import open_session

@@ -111,6 +111,7 @@ def test_spark_submit_runs_on_its_master(
     assert sum(load.distinct_keys or 0 for load in profile.partitions) == RECORDS
 
 
+@pytest.mark.long
 def test_another_master_than_spark_submits_is_refused(
     spark_cluster: SparkCluster, tmp_path: Path, program: Path
 ) -> None:
@@ -191,6 +192,7 @@ def test_a_removed_application_is_one_line(
     assert "removed this application" in line or "Master removed our application: FAILED" in line
 
 
+@pytest.mark.long
 def test_a_killed_jvm_is_one_line(spark_cluster: SparkCluster, held: Held, tmp_path: Path) -> None:
     """The driver's JVM ends in the middle of a job, as for want of memory."""
     job = start_held(spark_cluster, held, tmp_path / "out")
@@ -208,6 +210,7 @@ def test_a_killed_jvm_is_one_line(spark_cluster: SparkCluster, held: Held, tmp_p
     assert "Spark's JVM has ended" in one_line(done.error)
 
 
+@pytest.mark.long
 def test_a_cluster_without_a_free_executor_is_reported(
     spark_cluster: SparkCluster, held: Held, tmp_path: Path
 ) -> None:
