@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .cluster import SparkCluster
 
 PROGRAM = """
@@ -23,6 +25,7 @@ with SparkSession.builder.appName("looks").getOrCreate() as spark:
 """
 
 
+@pytest.mark.long
 def test_executors_share_no_folder_with_the_driver(
     spark_cluster: SparkCluster, tmp_path: Path
 ) -> None:

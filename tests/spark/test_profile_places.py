@@ -26,6 +26,7 @@ FILES = {"profile.json", "buckets.parquet", "heavy.parquet", "load.png", "load.s
 HOUR_FILES = {"worth.parquet", "hours.png", "hours.svg", "worth.png", "worth.svg"}
 
 
+@pytest.mark.long
 def test_a_cluster_that_shares_no_folder_profiles_alike(
     spark_cluster: SparkCluster, kafka: str, topic: TopicFactory, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_rolling_profile_on_a_cluster_survives_its_workers(
     assert counted == [1_000, 2_000]
 
 
+@pytest.mark.long
 def test_a_profile_goes_to_a_bucket(
     command,
     kafka: str,
@@ -89,6 +91,7 @@ def test_a_profile_goes_to_a_bucket(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_rolling_profile_in_a_bucket_goes_on(
     spark: SparkSession, kafka: str, topic: TopicFactory, s3: S3Server
 ) -> None:

@@ -173,6 +173,7 @@ def test_a_session_that_runs_is_respected(spark: SparkSession) -> None:
         open_session("another", config={"spark.driver.memory": "77g"})
 
 
+@pytest.mark.long
 def test_a_killed_worker_changes_no_count(
     breakable_cluster: SparkCluster, held: Held, tmp_path: Path
 ) -> None:

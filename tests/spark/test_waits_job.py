@@ -192,6 +192,7 @@ def test_waits_of_a_real_group(
     assert (tmp_path / "journal" / "lag.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_work_of_two_groups_is_the_same_until_a_report_is_missing(
     groups: Groups,
     command: Command,
@@ -240,6 +241,7 @@ def test_work_of_two_groups_is_the_same_until_a_report_is_missing(
     )
 
 
+@pytest.mark.long
 def test_topics_with_other_partitions_are_compared_by_key(
     groups: Groups,
     command: Command,
