@@ -27,6 +27,9 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     # 200, Spark's default, is for clusters: here each partition costs more than it holds.
     "spark.sql.shuffle.partitions": "4",
     "spark.ui.enabled": "false",
+    # By TCP each task of a Python worker waits 40 ms for a delayed acknowledgement. On YARN a path
+    # of a socket could be longer than the 107 characters that it may have.
+    "spark.python.unix.domain.socket.enabled": "true",
 }
 """For a Spark on one machine, where nothing else is said."""
 ALL_SETTINGS: Final[Mapping[str, str]] = {"spark.sql.session.timeZone": "UTC"}

@@ -44,6 +44,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from keylane.errors import ConfigInvalid
+from keylane.garbage import leave_out_modules
 from keylane.keyrange.space import LANE_COUNT_MAX
 from keylane.pipeline.source_lanes import LaneTask, TopicBounds, find_bounds, read_lane, view_name
 
@@ -190,7 +191,10 @@ class _LaneReader:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Records of one lane."""
-        return read_lane(partition.value)
+        yield from read_lane(partition.value)
+        # A worker of Spark collects garbage after each task. To look through pandas and pyarrow
+        # took it 30 ms, more than a small lane takes to read. By now it has imported them.
+        leave_out_modules()
 
 
 class BatchReader(_LaneReader, DataSourceReader):

@@ -10,17 +10,26 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
 from numpy.typing import NDArray
 
 from keylane.errors import ConfigInvalid, UpstreamLost
 from keylane.garbage import collector_paused
+from keylane.pipeline.source_consumer import open_consumer
 
 ROWS_MAX: Final = 10_000
 """Of an Arrow batch, Spark's own default (spark.sql.execution.arrow.maxRecordsPerBatch)."""
-FETCH_WAIT_MS: Final = 10
-"""`fetch.wait.max.ms`. A task reads what the log has. Only the answer that says that the log ends
-has no record, and a broker keeps that one back for this time; librdkafka's default is 500."""
+FEW_OFFSETS: Final = 1_000
+FEW_FETCH_BYTES: Final = 100_000
+"""`fetch.message.max.bytes` of a task with `FEW_OFFSETS` at most; librdkafka's default is 1 MiB."""
 STALL_S: Final = 120.0
 """Without a record or the end: Spark's own network time-out, after which its source fails too."""
 ASK_S: Final = 20.0
@@ -78,25 +87,30 @@ def find_bounds(bootstrap: str, topic: str, lanes: int, settings: Mapping[str, s
         ConfigInvalid: there is no such topic, or no broker answers.
     """
     view = view_name(topic, lanes)
-    consumer = _make_consumer(bootstrap, settings)
     try:
-        reported = consumer.list_topics(view, timeout=ASK_S).topics[view]
-        if reported.error is not None:
-            hint = "" if lanes == 1 else f"; is {bootstrap} a keylane proxy?"
-            raise ConfigInvalid(f"topic {view} at {bootstrap}: {reported.error.str()}{hint}")
-        count = len(reported.partitions) // lanes
-        pairs = [
-            consumer.get_watermark_offsets(TopicPartition(view, partition), timeout=ASK_S)
-            for partition in range(count)
-        ]
+        with open_consumer(bootstrap, view, settings) as consumer:
+            reported = consumer.list_topics(view, timeout=ASK_S).topics[view]
+            if reported.error is not None:
+                hint = "" if lanes == 1 else f"; is {bootstrap} a keylane proxy?"
+                raise ConfigInvalid(f"topic {view} at {bootstrap}: {reported.error.str()}{hint}")
+            count = len(reported.partitions) // lanes
+            starts, ends = (
+                _list_offsets(consumer, view, count, which)
+                for which in (OFFSET_BEGINNING, OFFSET_END)
+            )
     except KafkaException as error:
         raise ConfigInvalid(f"topic {view} at {bootstrap}: {error.args[0].str()}") from None
-    finally:
-        consumer.close()
-    return TopicBounds(
-        starts={place: start for place, (start, _) in enumerate(pairs)},
-        ends={place: end for place, (_, end) in enumerate(pairs)},
-    )
+    return TopicBounds(starts=starts, ends=ends)
+
+
+def _list_offsets(consumer: Consumer, view: str, count: int, which: int) -> dict[int, int]:
+    """Return where each partition begins or ends; in ListOffsets either is a time, too."""
+    asked = [TopicPartition(view, partition, which) for partition in range(count)]
+    found = consumer.offsets_for_times(asked, timeout=ASK_S)
+    for each in found:
+        if each.error is not None:
+            raise KafkaException(each.error)
+    return {each.partition: each.offset for each in found}
 
 
 def read_lane(task: LaneTask) -> Iterator[pa.RecordBatch]:
@@ -109,8 +123,10 @@ def read_lane(task: LaneTask) -> Iterator[pa.RecordBatch]:
         UpstreamLost: the records are not there any more, or nothing comes for `STALL_S`.
     """
     place = f"{task.view} lane {task.index} (partition {task.partition})"
-    consumer = _make_consumer(task.bootstrap, task.settings)
-    try:
+    fetch_bytes = FEW_FETCH_BYTES if task.end - task.start <= FEW_OFFSETS else None
+    with open_consumer(
+        task.bootstrap, task.view, task.settings, fetch_bytes=fetch_bytes
+    ) as consumer:
         consumer.assign([TopicPartition(task.view, task.index, task.start)])
         deadline_s = time.monotonic() + STALL_S
         log_end: int | None = None
@@ -131,8 +147,6 @@ def read_lane(task: LaneTask) -> Iterator[pa.RecordBatch]:
             if taken.is_done:
                 return
             log_end = log_end if taken.log_end is None else taken.log_end
-    finally:
-        consumer.close()
 
 
 class TakenRecords(NamedTuple):
@@ -193,21 +207,3 @@ def to_arrow(rows: Sequence[Message], task: LaneTask) -> pa.RecordBatch:
         pa.array((times[:, 0] - TIMESTAMP_TYPE_OFFSET).astype(np.int32)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=ARROW_SCHEMA)
-
-
-def _make_consumer(bootstrap: str, settings: Mapping[str, str]) -> Consumer:
-    return Consumer(
-        {
-            "queued.max.messages.kbytes": 16_384,
-            "fetch.wait.max.ms": FETCH_WAIT_MS,
-            "enable.metrics.push": False,  # KIP-714: a task ends before it has pushed any
-            "log_level": 0,
-            **settings,
-            "bootstrap.servers": bootstrap,
-            "group.id": "keylane-spark",  # librdkafka asks for one; nothing is committed to it
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "auto.offset.reset": "error",
-        }
-    )

@@ -55,6 +55,7 @@ def find_range(
     start: str = "earliest",
     end: str = "latest",
     options: Mapping[str, str] | None = None,
+    may_be_empty: bool = False,
 ) -> TopicRange:
     """Turn two places into offsets of every partition.
 
@@ -64,7 +65,7 @@ def find_range(
 
     Raises:
         ConfigInvalid: a place cannot be read, the topic does not exist, no broker answers, or
-            nothing lies between the two; the text names the place.
+            nothing lies between the two and the range may not be empty; the text names the place.
     """
     options = dict(options or {})
     with SparkAdmin(spark, bootstrap, options) as admin:
@@ -85,7 +86,7 @@ def find_range(
         options=options,
         topic_id=facts.topic_id,
     )
-    if found.offset_count == 0:
+    if found.offset_count == 0 and not may_be_empty:
         raise ConfigInvalid(
             f"topic {topic}: no records from {start} to {end}"
             f" (it holds offsets {_show(first)} to {_show(last)})"

@@ -117,7 +117,13 @@ def _run(
 
     folder = open_folder(args.out, spark)
     chosen = find_range(
-        spark, args.bootstrap, args.topic, start=args.start, end=args.end, options=options
+        spark,
+        args.bootstrap,
+        args.topic,
+        start=args.start,
+        end=args.end,
+        options=options,
+        may_be_empty=args.follow,
     )
     if plan is not None and plan.partition_count != chosen.partition_count:
         raise ConfigInvalid(
@@ -154,6 +160,7 @@ def _follow(
     store = SliceStore(
         folder=folder.child(SLICES_FOLDER),
         topic=args.topic,
+        topic_id=chosen.topic_id,
         slice_s=args.slice,
         slice_count=args.slices,
     )

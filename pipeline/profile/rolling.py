@@ -53,6 +53,9 @@ SUMS: Final = {
     "last": "max",
 }
 
+BATCH_TIME: Final = "batch_time"
+"""Column with the time that Spark noted for a batch: that of its first try, if it is repeated."""
+
 SLICE_SCHEMA: Final = pa.schema(
     [(name, pa.int32()) for name in KEYS] + [(name, pa.int64()) for name in SUMS]
 )
@@ -62,10 +65,10 @@ def slice_loads(records: DataFrame, *, slice_s: int) -> DataFrame:
     """Sums of records by time, partition and bucket.
 
     Columns: slice (its start, in seconds since 1970), partition, bucket, records, bytes,
-    keyless_records, keyless_bytes, first and last offset. A record whose time is in the future
-    counts at the time of its batch: a producer's wrong clock must not make all other slices old.
+    keyless_records, keyless_bytes, first and last offset. A record whose time is behind that of its
+    batch counts there: a producer's wrong clock must not make all other slices old.
     """
-    seconds = F.unix_seconds(F.least("timestamp", F.current_timestamp()))
+    seconds = F.unix_seconds(F.least("timestamp", BATCH_TIME))
     each = records.select(
         (seconds - F.pmod(seconds, F.lit(slice_s))).alias("slice"),
         "partition",
@@ -95,6 +98,8 @@ class SliceStore:
     folder: Folder
     """Of the slices alone."""
     topic: str
+    topic_id: str
+    """Of the topic that is counted; another one of its name has another (KIP-516)."""
     slice_s: int
     slice_count: int
 
@@ -102,10 +107,15 @@ class SliceStore:
         """Check that the slices are those of a query that is about to add a batch.
 
         Raises:
-            ConfigInvalid: they are of another query, or gone, or of another length.
+            ConfigInvalid: they are of another query or topic, or gone, or of another length.
         """
         data = self.folder.read(QUERY_FILE, QUERY_BYTES_MAX)
-        mine = {"query": query_id, "topic": self.topic, "slice_s": self.slice_s}
+        mine = {
+            "query": query_id,
+            "topic": self.topic,
+            "topic_id": self.topic_id,
+            "slice_s": self.slice_s,
+        }
         if data is None:
             if batch > 0:
                 raise ConfigInvalid(
@@ -121,6 +131,11 @@ class SliceStore:
             raise ConfigInvalid(
                 f"{self.folder}: has slices of another query, with another checkpoint: give another"
                 " --out, or delete the slices"
+            )
+        if found.get("topic_id") != self.topic_id:
+            raise ConfigInvalid(
+                f"{self.topic} was deleted and made anew since it was counted: delete {self.folder}"
+                " and the checkpoint to count it from its start"
             )
         if found.get("slice_s") != self.slice_s:
             raise ConfigInvalid(
@@ -150,7 +165,11 @@ class SliceStore:
             self.folder.delete(_name(start))
 
     def profile(self, partition_count: int) -> LoadProfile:
-        """The sum of all slices that are kept; one is in memory at a time, beside the sum."""
+        """The sum of all slices that are kept; one is in memory at a time, beside the sum.
+
+        Raises:
+            ConfigInvalid: there are records of further partitions.
+        """
         summed: pa.Table | None = None
         for start in self.starts():
             table = self._read(start)
@@ -161,6 +180,11 @@ class SliceStore:
             summed = SLICE_SCHEMA.empty_table()
         ends = summed.group_by("partition").aggregate([("first", "min"), ("last", "max")])
         for row in ends.to_pylist():
+            if row["partition"] >= partition_count:
+                raise ConfigInvalid(
+                    f"topic {self.topic} has more than the {partition_count} partitions of the"
+                    " start: start the command again, it goes on where it is"
+                )
             offsets[row["partition"]] = (row["first_min"], row["last_max"] + 1)
         return LoadProfile(
             topic=self.topic,
@@ -218,6 +242,7 @@ def run_rolling(
         starting = json.dumps({topic: dict(enumerate(chosen.starts))})
     options = source_options(chosen.bootstrap, topic, options, starting=starting)
     records = spark.readStream.format("kafka").options(**options).load()
+    records = records.withColumn(BATCH_TIME, F.current_timestamp())
     writer = records.writeStream.option("checkpointLocation", checkpoint.uri).foreachBatch(take)
     if until_caught_up:
         writer = writer.trigger(availableNow=True)

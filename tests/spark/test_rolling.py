@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,14 +15,22 @@ from pyspark.sql import functions as F
 from keylane.assignor.profile import LoadProfile
 from keylane.errors import ConfigInvalid
 from keylane.pipeline.profile.loads import run_profile
-from keylane.pipeline.profile.rolling import SLICES_FOLDER, SliceStore, merge_batch, run_rolling
+from keylane.pipeline.profile.rolling import (
+    BATCH_TIME,
+    SLICES_FOLDER,
+    SliceStore,
+    merge_batch,
+    run_rolling,
+)
 from keylane.pipeline.storage import Folder, LocalFolder
-from keylane.pipeline.topic_range import find_range
+from keylane.pipeline.topic_range import TopicRange, find_range
 from tests.integration.conftest import TopicFactory
 from tests.spark.test_profile import KEEP, fill
 
 START_MS = 1_700_000_400_000
 """The start of a slice of one minute, and of ten."""
+AHEAD_MS = 9_000_000_000_000
+"""In the year 2255."""
 
 
 class Rolling:
@@ -34,13 +43,25 @@ class Rolling:
     def store(self, *, slice_s: int = 60) -> SliceStore:
         """The newest two minutes."""
         slices: Folder = LocalFolder(self.folder / SLICES_FOLDER)
-        return SliceStore(folder=slices, topic=self.topic, slice_s=slice_s, slice_count=2)
+        return SliceStore(
+            folder=slices,
+            topic=self.topic,
+            topic_id=self.chosen().topic_id,
+            slice_s=slice_s,
+            slice_count=2,
+        )
+
+    def chosen(self, **options: str) -> TopicRange:
+        """All that the topic has now."""
+        return find_range(
+            self.spark, self.bootstrap, self.topic, options=options, may_be_empty=True
+        )
 
     def run(self, write=None, *, store: SliceStore | None = None, **options: str) -> LoadProfile:
         """Return the last profile."""
         run_rolling(
             self.spark,
-            find_range(self.spark, self.bootstrap, self.topic, options=options),
+            self.chosen(**options),
             store or self.store(),
             checkpoint=LocalFolder(self.folder / "checkpoint"),
             until_caught_up=True,
@@ -50,8 +71,7 @@ class Rolling:
 
     def whole(self) -> LoadProfile:
         """What one job over the whole topic counts."""
-        chosen = find_range(self.spark, self.bootstrap, self.topic)
-        return run_profile(self.spark, chosen, progress=lambda text: None)
+        return run_profile(self.spark, self.chosen(), progress=lambda text: None)
 
 
 @pytest.fixture
@@ -163,12 +183,13 @@ def test_a_long_history_sends_its_newest_slices_to_the_driver(
         F.col("id").cast("string").cast("binary").alias("key"),
         F.lit(b"value").alias("value"),
         F.timestamp_seconds(F.lit(START_MS // 1_000) + F.col("id") * 60).alias("timestamp"),
+        F.current_timestamp().alias(BATCH_TIME),
     )
     ahead = records.where("id % 10000 = 1").withColumn(
         "timestamp", F.timestamp_seconds(F.lit(9_000_000_000))
     )
     folder = LocalFolder(tmp_path)
-    store = SliceStore(folder=folder, topic="orders", slice_s=600, slice_count=2)
+    store = SliceStore(folder=folder, topic="orders", topic_id="id", slice_s=600, slice_count=2)
     taken: list[int] = []
     merge = SliceStore.merge
 
@@ -187,3 +208,33 @@ def test_a_long_history_sends_its_newest_slices_to_the_driver(
     assert history.records == 20
     assert now.records == ahead.count()
     assert (store.starts()[-1] - START_MS // 1_000) < 9_000_000_000 - START_MS // 1_000
+
+
+def test_a_repeated_batch_of_records_ahead_of_the_clock_counts_once(rolling: Rolling) -> None:
+    """They count at the time of their batch, which is that of its first try."""
+    fill(rolling.bootstrap, rolling.topic, 100, time_ms=AHEAD_MS)
+
+    def fail(profile: LoadProfile) -> None:
+        raise OSError(f"no place for {profile.topic}")
+
+    with pytest.raises(OSError, match="no place"):
+        rolling.run(fail, store=rolling.store(slice_s=1))
+    first = rolling.store().starts()
+    found = rolling.run(store=rolling.store(slice_s=1))
+
+    assert rolling.store().starts() == first
+    assert found.records == 100
+
+
+def test_a_topic_that_changed_is_refused_in_one_line(rolling: Rolling) -> None:
+    """Deleted and made anew, its offsets say nothing of what was counted. Partitions were added."""
+    empty = rolling.store()
+    fill(rolling.bootstrap, rolling.topic, 100, time_ms=START_MS)
+    rolling.run(store=empty)
+    fill(rolling.bootstrap, rolling.topic, 100, seed=2, time_ms=START_MS)
+
+    with pytest.raises(ConfigInvalid, match=f"^{rolling.topic} was deleted and made anew"):
+        rolling.run(store=replace(empty, topic_id="another"))
+    with pytest.raises(ConfigInvalid, match="has more than the 1 partitions of the start"):
+        rolling.store().profile(1)
+    assert rolling.run().records == 200

@@ -14,7 +14,7 @@ pytest.importorskip("pyspark")
 from confluent_kafka import KafkaError, TopicPartition
 
 from keylane.errors import UpstreamLost
-from keylane.pipeline import source_lanes
+from keylane.pipeline import source_consumer, source_lanes
 from keylane.pipeline.source_lanes import STALL_S, LaneTask, read_lane
 
 EOF, RESET = KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET
@@ -52,7 +52,7 @@ class Script:
         """Seconds that `poll` may have waited, for each row."""
         self.consumed: list[float] = []
         self.assigned: list[tuple[str, int, int]] = []
-        self.is_closed = False
+        self.is_unassigned = self.is_closed = False
 
     def assign(self, parts: Sequence[TopicPartition]) -> None:
         self.assigned = [(part.topic, part.partition, part.offset) for part in parts]
@@ -68,6 +68,9 @@ class Script:
         taken, self._at_hand = self._at_hand[:count], self._at_hand[count:]
         return taken
 
+    def unassign(self) -> None:
+        self.is_unassigned = True
+
     def close(self) -> None:
         self.is_closed = True
 
@@ -78,11 +81,13 @@ def play(monkeypatch):
 
     def start(*rows: Sequence[Played]) -> Script:
         script = Script(rows)
-        monkeypatch.setattr(source_lanes, "_make_consumer", lambda _bootstrap, _settings: script)
+        monkeypatch.setattr(source_consumer, "Consumer", lambda _settings: script)
         monkeypatch.setattr(source_lanes, "Message", Played)
         return script
 
-    return start
+    source_consumer.close_idle()
+    yield start
+    source_consumer.close_idle()
 
 
 def task(start: int = 0, end: int = 10) -> LaneTask:
@@ -120,7 +125,8 @@ def test_a_lane_ends_by_its_end_without_a_wait(play, rows, found) -> None:
 
     assert len(script.waits) == len(rows) and set(script.consumed) == {0}
     assert min(script.waits) > STALL_S / 2
-    assert script.assigned == [("orders.lanes-4", 5, 0)] and script.is_closed
+    assert script.assigned == [("orders.lanes-4", 5, 0)]
+    assert script.is_unassigned and not script.is_closed
 
 
 def test_a_log_end_before_the_end_is_no_end(play) -> None:

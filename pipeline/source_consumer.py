@@ -1,0 +1,83 @@
+"""A librdkafka consumer for the tasks of `format("keylane")`, kept from one task to the next.
+
+To start one, connect, ask for the topic and end again takes 20 ms, ten times what a small lane
+takes to read. Spark's worker runs one task after the other, so one consumer waits for the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from confluent_kafka import Consumer
+
+FETCH_WAIT_MS: Final = 1
+"""`fetch.wait.max.ms`. A task reads what the log has. Only the answer that says that the log ends
+has no record, and a broker keeps that one back for this time; librdkafka's default is 500."""
+QUEUE_KIB: Final = 16_384
+
+_Settings = dict[str, str | int | bool]
+_idle: list[tuple[str, _Settings, Consumer]] = []
+"""At most one, with its topic and settings. It has no assignment."""
+
+
+@contextmanager
+def open_consumer(
+    bootstrap: str, topic: str, settings: Mapping[str, str], *, fetch_bytes: int | None = None
+) -> Iterator[Consumer]:
+    """A consumer without an assignment, in no group, for one topic.
+
+    Another topic gets another consumer: to learn of a topic beside those that it knows takes
+    librdkafka up to a second.
+
+    fetch_bytes: of one answer, None: librdkafka's own. A task of few offsets would throw away most
+    of a large one.
+    After an error it is closed: what it has learned of the cluster may be the cause.
+    """
+    wanted = _settings(bootstrap, settings, fetch_bytes)
+    consumer = _take(topic, wanted) or Consumer(wanted)
+    try:
+        yield consumer
+        consumer.unassign()
+    except BaseException:
+        consumer.close()
+        raise
+    close_idle()
+    _idle.append((topic, wanted, consumer))
+
+
+def close_idle() -> None:
+    """Close the consumer that waits for a task."""
+    while _idle:
+        _idle.pop()[2].close()
+
+
+def _take(topic: str, wanted: _Settings) -> Consumer | None:
+    if not _idle:
+        return None
+    own, made_of, consumer = _idle.pop()
+    if (own, made_of) == (topic, wanted):
+        return consumer
+    consumer.close()
+    return None
+
+
+def _settings(bootstrap: str, settings: Mapping[str, str], fetch_bytes: int | None) -> _Settings:
+    chosen: _Settings = {
+        "queued.max.messages.kbytes": QUEUE_KIB,
+        "fetch.wait.max.ms": FETCH_WAIT_MS,
+        "enable.metrics.push": False,  # KIP-714: a task ends before it has pushed any
+        "log_level": 0,
+    }
+    if fetch_bytes is not None:
+        chosen["fetch.message.max.bytes"] = fetch_bytes
+    chosen |= settings
+    return chosen | {
+        "bootstrap.servers": bootstrap,
+        "group.id": "keylane-spark",  # librdkafka asks for one; nothing is committed to it
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+    }
