@@ -151,6 +151,7 @@ class SourceOptions:
                     partition=partition,
                     lane=lane,
                     index=lane * count + partition,
+                    view_partitions=lanes * count,
                     start=start.get(partition, 0),
                     end=end[partition],
                     settings=dict(self.settings),

@@ -18,18 +18,19 @@ has no record, and a broker keeps that one back for this time; librdkafka's defa
 QUEUE_KIB: Final = 16_384
 
 _Settings = dict[str, str | int | bool]
-_idle: list[tuple[str, _Settings, Consumer]] = []
+_Topic = tuple[str, int]
+_idle: list[tuple[_Topic, _Settings, Consumer]] = []
 """At most one, with its topic and settings. It has no assignment."""
 
 
 @contextmanager
 def open_consumer(
-    bootstrap: str, topic: str, settings: Mapping[str, str], *, fetch_bytes: int | None = None
+    bootstrap: str, topic: _Topic, settings: Mapping[str, str], *, fetch_bytes: int | None = None
 ) -> Iterator[Consumer]:
     """A consumer without an assignment, in no group, for one topic.
 
-    Another topic gets another consumer: to learn of a topic beside those that it knows takes
-    librdkafka up to a second.
+    topic: name and number of partitions. Another name or number gets another consumer: to learn
+    of a topic beside those that it knows, or of new partitions, takes librdkafka a second and more.
 
     fetch_bytes: of one answer, None: librdkafka's own. A task of few offsets would throw away most
     of a large one.
@@ -53,7 +54,7 @@ def close_idle() -> None:
         _idle.pop()[2].close()
 
 
-def _take(topic: str, wanted: _Settings) -> Consumer | None:
+def _take(topic: _Topic, wanted: _Settings) -> Consumer | None:
     if not _idle:
         return None
     own, made_of, consumer = _idle.pop()

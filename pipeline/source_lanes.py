@@ -62,6 +62,8 @@ class LaneTask:
     lane: int
     index: int
     """The lane's partition number in the view."""
+    view_partitions: int
+    """Lanes of all partitions, by which `index` counts."""
     start: int
     end: int
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -88,7 +90,7 @@ def find_bounds(bootstrap: str, topic: str, lanes: int, settings: Mapping[str, s
     """
     view = view_name(topic, lanes)
     try:
-        with open_consumer(bootstrap, view, settings) as consumer:
+        with open_consumer(bootstrap, (view, 0), settings) as consumer:
             reported = consumer.list_topics(view, timeout=ASK_S).topics[view]
             if reported.error is not None:
                 hint = "" if lanes == 1 else f"; is {bootstrap} a keylane proxy?"
@@ -124,9 +126,8 @@ def read_lane(task: LaneTask) -> Iterator[pa.RecordBatch]:
     """
     place = f"{task.view} lane {task.index} (partition {task.partition})"
     fetch_bytes = FEW_FETCH_BYTES if task.end - task.start <= FEW_OFFSETS else None
-    with open_consumer(
-        task.bootstrap, task.view, task.settings, fetch_bytes=fetch_bytes
-    ) as consumer:
+    topic = task.view, task.view_partitions
+    with open_consumer(task.bootstrap, topic, task.settings, fetch_bytes=fetch_bytes) as consumer:
         consumer.assign([TopicPartition(task.view, task.index, task.start)])
         deadline_s = time.monotonic() + STALL_S
         log_end: int | None = None

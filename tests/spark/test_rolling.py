@@ -29,6 +29,7 @@ from tests.spark.test_profile import KEEP, fill
 
 START_MS = 1_700_000_400_000
 """The start of a slice of one minute, and of ten."""
+FROM_THE_FUTURE = {"message.timestamp.after.max.ms": str(2**62)}
 AHEAD_MS = 9_000_000_000_000
 """In the year 2255."""
 
@@ -77,7 +78,7 @@ class Rolling:
 @pytest.fixture
 def rolling(spark: SparkSession, kafka: str, topic: TopicFactory, tmp_path: Path) -> Rolling:
     """A query over an empty topic of two partitions."""
-    return Rolling(spark, kafka, topic(partitions=2, config=KEEP), tmp_path)
+    return Rolling(spark, kafka, topic(partitions=2, config=KEEP | FROM_THE_FUTURE), tmp_path)
 
 
 def expect_same(rolling: LoadProfile, batch: LoadProfile) -> None:

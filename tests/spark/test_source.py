@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from keylane.embedded import EmbeddedKafka
 from keylane.pipeline.read import read_lanes
-from keylane.pipeline.source import KeylaneSource
+from keylane.pipeline.source import KeylaneSource, SourceOptions
 from keylane.pipeline.source_lanes import LaneTask, read_lane
 from tests.integration.conftest import TopicFactory
 from tests.integration.keylane_process import KeylaneProcess
@@ -182,7 +183,7 @@ def test_a_broker_that_starts_again_is_read_on(own_broker: EmbeddedKafka) -> Non
     few = {"queued.min.messages": "1", "fetch.message.max.bytes": "2000"}
     task = LaneTask(
         bootstrap=own_broker.bootstrap, topic="orders", view="orders", partition=0, lane=0,
-        index=0, start=0, end=2000, settings=few,
+        index=0, view_partitions=1, start=0, end=2000, settings=few,
     )  # fmt: skip
 
     batches = read_lane(task)
@@ -193,3 +194,53 @@ def test_a_broker_that_starts_again_is_read_on(own_broker: EmbeddedKafka) -> Non
 
     assert len(first) < 1000
     assert first + rest == list(range(2000))
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_consumer_that_is_kept_reads_what_the_topic_has_become(
+    lanes: int,
+    kafka: str,
+    admin: AdminClient,
+    topic: TopicFactory,
+    shared_keylane: KeylaneProcess,
+) -> None:
+    """At the log's end again; with partitions added (to lanes none are); of a topic made anew."""
+    orders = topic("orders", partitions=2)
+    bootstrap = kafka if lanes == 1 else shared_keylane.bootstrap
+    given = {"bootstrap": bootstrap, "topic": orders, "lanes": str(lanes)}
+
+    def read_all() -> dict[int, list[bytes]]:
+        """Values by partition, as one worker of Spark reads them."""
+        options = SourceOptions.read(given)
+        bounds = options.bounds()
+        found: dict[int, list[bytes]] = {partition: [] for partition in bounds.ends}
+        for task in options.tasks(bounds.starts, bounds.ends):
+            for batch in read_lane(task.value):
+                found[task.value.partition] += batch["value"].to_pylist()
+        return {partition: sorted(values) for partition, values in found.items()}
+
+    def produce(mark: str, partition_count: int) -> dict[int, list[bytes]]:
+        producer = Producer({"bootstrap.servers": kafka})
+        values = {
+            partition: sorted(f"{mark} {partition} {number}".encode() for number in range(20))
+            for partition in range(partition_count)
+        }
+        for partition, each in values.items():
+            for value in each:
+                producer.produce(orders, value, value, partition=partition)
+        assert producer.flush(60) == 0
+        return values
+
+    first = produce("first", 2)
+    assert read_all() == first
+    assert read_all() == first
+    count = 2
+    if lanes == 1:
+        count = 3
+        admin.create_partitions([NewPartitions(orders, 3)])[orders].result(30)
+        second = produce("second", 3)
+        assert read_all() == {place: first.get(place, []) + second[place] for place in range(3)}
+    admin.delete_topics([orders])[orders].result(30)
+    admin.create_topics([NewTopic(orders, count, 1)])[orders].result(30)
+    third = produce("third", count)
+    assert read_all() == third

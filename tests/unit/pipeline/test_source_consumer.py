@@ -12,6 +12,7 @@ pytest.importorskip("pyspark")
 from keylane.pipeline import source_consumer
 from keylane.pipeline.source_consumer import close_idle, open_consumer
 
+ORDERS = ("orders", 8)
 SETTINGS = {"security.protocol": "SSL"}
 
 
@@ -44,7 +45,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Made]]:
 def test_the_next_task_of_a_topic_takes_the_same_consumer(made: list[Made]) -> None:
     """Without an assignment: nothing of the task before is fetched any more."""
     for _ in range(3):
-        with open_consumer("h:1", "orders", SETTINGS):
+        with open_consumer("h:1", ORDERS, SETTINGS):
             pass
 
     assert len(made) == 1 and made[0].unassigned == 3 and not made[0].is_closed
@@ -53,17 +54,18 @@ def test_the_next_task_of_a_topic_takes_the_same_consumer(made: list[Made]) -> N
 @pytest.mark.parametrize(
     ("bootstrap", "topic", "settings", "fetch_bytes"),
     [
-        ("h:2", "orders", SETTINGS, None),
-        ("h:1", "bills", SETTINGS, None),
-        ("h:1", "orders", {**SETTINGS, "ssl.ca.location": "ca.pem"}, None),
-        ("h:1", "orders", SETTINGS, 1_000),
+        ("h:2", ORDERS, SETTINGS, None),
+        ("h:1", ("bills", 8), SETTINGS, None),
+        ("h:1", ("orders", 12), SETTINGS, None),
+        ("h:1", ORDERS, {**SETTINGS, "ssl.ca.location": "ca.pem"}, None),
+        ("h:1", ORDERS, SETTINGS, 1_000),
     ],
 )
 def test_another_task_has_another_consumer(
     made: list[Made], bootstrap, topic, settings, fetch_bytes
 ) -> None:
-    """Other brokers, topic, login or size: the one that waited is closed, none is left over."""
-    with open_consumer("h:1", "orders", SETTINGS):
+    """Other brokers, topic, partitions, login, size: the one that waited is closed."""
+    with open_consumer("h:1", ORDERS, SETTINGS):
         pass
     with open_consumer(bootstrap, topic, settings, fetch_bytes=fetch_bytes):
         pass
@@ -73,7 +75,7 @@ def test_another_task_has_another_consumer(
 
 def test_two_reads_at_once_have_a_consumer_each(made: list[Made]) -> None:
     """Only one of them waits afterwards."""
-    with open_consumer("h:1", "orders", {}) as outer, open_consumer("h:1", "orders", {}) as inner:
+    with open_consumer("h:1", ORDERS, {}) as outer, open_consumer("h:1", ORDERS, {}) as inner:
         assert outer is not inner
 
     assert sorted(each.is_closed for each in made) == [False, True]
@@ -82,9 +84,9 @@ def test_two_reads_at_once_have_a_consumer_each(made: list[Made]) -> None:
 @pytest.mark.parametrize("error", [ValueError, GeneratorExit, KeyboardInterrupt])
 def test_a_task_that_fails_or_is_left_closes_its_consumer(made: list[Made], error) -> None:
     """What it knows of the cluster may be the cause."""
-    with pytest.raises(error), open_consumer("h:1", "orders", {}):
+    with pytest.raises(error), open_consumer("h:1", ORDERS, {}):
         raise error
-    with open_consumer("h:1", "orders", {}):
+    with open_consumer("h:1", ORDERS, {}):
         pass
 
     assert [each.is_closed for each in made] == [True, False]
@@ -93,7 +95,7 @@ def test_a_task_that_fails_or_is_left_closes_its_consumer(made: list[Made], erro
 def test_the_settings_that_reading_depends_on_cannot_be_changed(made: list[Made]) -> None:
     """Without the log's end a task would stall, and a reset would pass over records."""
     given = {"enable.partition.eof": "false", "auto.offset.reset": "latest", "group.id": "mine"}
-    with open_consumer("h:1", "orders", {**given, "fetch.wait.max.ms": "7"}, fetch_bytes=9):
+    with open_consumer("h:1", ORDERS, {**given, "fetch.wait.max.ms": "7"}, fetch_bytes=9):
         pass
 
     chosen = made[0].settings

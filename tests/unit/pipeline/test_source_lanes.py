@@ -93,7 +93,7 @@ def play(monkeypatch):
 def task(start: int = 0, end: int = 10) -> LaneTask:
     return LaneTask(
         bootstrap="h:1", topic="orders", view="orders.lanes-4", partition=1, lane=2, index=5,
-        start=start, end=end,
+        view_partitions=8, start=start, end=end,
     )  # fmt: skip
 
 
