@@ -5,14 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan
 from keylane.embedded.resolve import print_progress
 from keylane.errors import ConfigInvalid, JobFailed, SparkUnavailable, StorageFailed
+from keylane.files import load_file
 from keylane.pipeline.job import spark_errors, starvation_reported
 from keylane.pipeline.start import open_or_join
+from keylane.pipeline.storage import FOLDER
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,6 +28,7 @@ EXIT_SPARK: Final = 3
 """Spark, its cluster or its storage failed: the same command may work later."""
 EXIT_INTERRUPTED: Final = 130
 """As a shell reports it: 128 + SIGINT."""
+PLACE: Final = "Earliest, latest, a time (2026-11-21T08:00:00Z) or offsets (0:100,1:250)."
 
 
 def kafka_options(command: Command) -> Command:
@@ -36,6 +41,26 @@ def kafka_options(command: Command) -> Command:
         help="An option of Spark's Kafka source, for TLS, SASL or kafka.isolation.level.",
     )
     return bootstrap(option(command))
+
+
+def range_options(command: Command) -> Command:
+    """Add the places between which records are taken, as `topic_range.find_range` has them."""
+    start = click.option("--from", "start", default="earliest", metavar="PLACE", help=PLACE)
+    end = click.option(
+        "--to", "end", default="latest", metavar="PLACE", help="The same; exclusive."
+    )
+    return start(end(command))
+
+
+def out_option(command: Command) -> Command:
+    """Add the folder that a command needs for what it finds."""
+    return click.option(
+        "--out",
+        type=FOLDER,
+        required=True,
+        metavar="DIR",
+        help="Folder for what is written, or a URI.",
+    )(command)
 
 
 def spark_options(command: Command) -> Command:
@@ -57,6 +82,21 @@ def conf_option(command: Command) -> Command:
         metavar="spark.NAME=VALUE",
         help="A Spark setting, such as spark.driver.memory=4g.",
     )(command)
+
+
+def load_plan(path: Path, topic: str) -> RangePlan:
+    """The plan of a topic that `--plan` names.
+
+    Raises:
+        ConfigInvalid: it cannot be read, or is of another topic.
+    """
+    try:
+        plan = load_file(path, read_plan, PLAN_BYTES_MAX)
+    except ConfigInvalid as error:
+        raise ConfigInvalid(f"--plan {error}") from None
+    if plan.topic != topic:
+        raise ConfigInvalid(f"--plan {path}: is of topic {plan.topic}, not {topic}")
+    return plan
 
 
 def read_pairs(flag: str, texts: Sequence[str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from keylane.errors import KeylaneError
 from keylane.pipeline.arguments import (
     fail,
     kafka_options,
+    out_option,
     read_pairs,
     spark_options,
     start_session,
@@ -40,7 +41,7 @@ FOLLOW_INTERVAL: Final = "10 seconds"
 @kafka_options
 @click.option("--input", required=True, metavar="TOPIC", help="What was processed.")
 @click.option("--audit", required=True, metavar="TOPIC", help="The reports.")
-@click.option("--out", type=FOLDER, required=True, metavar="DIR", help="Folder or URI to write to.")
+@out_option
 @click.option(
     "--from",
     "start",

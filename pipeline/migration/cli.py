@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,17 +15,16 @@ from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.pipeline.arguments import (
     fail,
     kafka_options,
+    out_option,
+    range_options,
     read_pairs,
     spark_options,
     start_session,
 )
-from keylane.pipeline.storage import FOLDER
 from keylane.usage import HELP_NAMES
 
 if TYPE_CHECKING:
     from keylane.pipeline.migration.job import MigrationRequest, MigrationVerdict
-
-PLACE: Final = "Earliest, latest, a time (2026-11-21T08:00:00Z) or offsets (0:100,1:250)."
 
 
 @click.command(
@@ -41,9 +40,8 @@ PLACE: Final = "Earliest, latest, a time (2026-11-21T08:00:00Z) or offsets (0:10
     metavar="TOPIC",
     help="Compare the work of two groups on this topic: the sides are their audit topics.",
 )
-@click.option("--out", type=FOLDER, required=True, metavar="FOLDER", help="Path or URI.")
-@click.option("--from", "start", default="earliest", metavar="PLACE", help=PLACE)
-@click.option("--to", "end", default="latest", metavar="PLACE", help="The same; exclusive.")
+@out_option
+@range_options
 @click.option("--after-from", metavar="PLACE", help="Of the other side; as --from if left out.")
 @click.option("--after-to", metavar="PLACE", help="Of the other side; as --to if left out.")
 @click.option("--after-bootstrap", metavar="HOST:PORT", help="Brokers of the other side.")

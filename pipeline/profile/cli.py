@@ -6,20 +6,21 @@ Exit codes: 0 done, 2 bad input, 3 Spark or its storage failed (one line on stde
 from __future__ import annotations
 
 import contextlib
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from keylane.assignor.cut_planner import plan_ranges
-from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan
+from keylane.assignor.range_plan import RangePlan
 from keylane.embedded.resolve import print_progress
 from keylane.errors import ConfigInvalid, KeylaneError
-from keylane.files import load_file
 from keylane.pipeline.arguments import (
     fail,
     kafka_options,
+    load_plan,
+    out_option,
+    range_options,
     read_pairs,
     spark_options,
     start_session,
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 LANES_DRAWN: Final = 16
 UTC: Final = "UTC"
-PLACE: Final = "Earliest, latest, a time (2026-11-21T08:00:00Z) or offsets (0:100,1:250)."
 
 
 @click.command(
@@ -44,11 +44,8 @@ PLACE: Final = "Earliest, latest, a time (2026-11-21T08:00:00Z) or offsets (0:10
 )
 @kafka_options
 @click.option("--topic", required=True, metavar="NAME", help="The topic.")
-@click.option(
-    "--out", type=FOLDER, required=True, metavar="DIR", help="Folder for what is written, or a URI."
-)
-@click.option("--from", "start", default="earliest", metavar="PLACE", help=PLACE)
-@click.option("--to", "end", default="latest", metavar="PLACE", help="The same; exclusive.")
+@out_option
+@range_options
 @click.option("--heavy", type=int, default=20, metavar="N", help="How many heavy keys.")
 @click.option("--show-keys", is_flag=True, help="Write the heavy keys themselves, not only hashes.")
 @click.option("--headers", is_flag=True, help="Count the bytes of headers, too.")
@@ -99,7 +96,7 @@ def run_profile_command(args: SimpleNamespace) -> int:
     try:
         _check(args)
         options = read_pairs("--option", args.option)
-        plan = None if args.plan is None else _load_plan(args.plan, args.topic)
+        plan = None if args.plan is None else load_plan(args.plan, args.topic)
         name = f"keylane profile {args.topic}"
         with start_session(name, master=args.master, conf=args.conf) as spark:
             _run(args, spark, plan, options)
@@ -234,13 +231,3 @@ def _write(
     save_profile(profile, folder)
     save_pictures({"load": draw_load(profile, plan)}, folder)
     print(describe(profile), flush=True)
-
-
-def _load_plan(path: Path, topic: str) -> RangePlan:
-    try:
-        plan = load_file(path, read_plan, PLAN_BYTES_MAX)
-    except ConfigInvalid as error:
-        raise ConfigInvalid(f"--plan {error}") from None
-    if plan.topic != topic:
-        raise ConfigInvalid(f"--plan {path}: is of topic {plan.topic}, not {topic}")
-    return plan

@@ -5,23 +5,23 @@ Exit codes: 0 done, 1 no scenario is within `--wait-ms`, 2 bad input, 3 Spark or
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from keylane.assignor.range_plan import PLAN_BYTES_MAX, RangePlan, read_plan
 from keylane.embedded.resolve import print_progress
 from keylane.errors import ConfigInvalid, KeylaneError
-from keylane.files import load_file
 from keylane.pipeline.arguments import (
     fail,
     kafka_options,
+    load_plan,
+    range_options,
     read_pairs,
     spark_options,
     start_session,
 )
+from keylane.pipeline.settings import is_local
 from keylane.pipeline.simulate.model import (
     ARRIVALS,
     ASSIGNORS,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from keylane.pipeline.simulate.model import Simulation
 
-PLACE: Final = "Earliest, latest, a time (2026-11-21T08:00:00Z) or offsets (0:100,1:250)."
 RECORDS_PER_TASK: Final = 1_000_000
 """As a profile reads; records are ordered again for each queue."""
 EXIT_MISSED: Final = 1
@@ -55,8 +54,7 @@ MEASURED: Final = ("partition", "offset", "work_ms")
 )
 @kafka_options
 @click.option("--topic", required=True, metavar="NAME", help="The topic.")
-@click.option("--from", "start", default="earliest", metavar="PLACE", help=PLACE)
-@click.option("--to", "end", default="latest", metavar="PLACE", help="The same; exclusive.")
+@range_options
 @click.option("--members", required=True, metavar="K,K", help="Numbers of members: 8,32.")
 @click.option("--lanes", metavar="L,L", help="Numbers of lanes per partition: 16,64.")
 @click.option("--plan", type=FILE, metavar="PLAN.JSON", help="Lanes that a plan cuts.")
@@ -166,7 +164,7 @@ def _read_request(args: SimpleNamespace) -> SimulationRequest:
     return SimulationRequest(
         members=_read_counts("--members", args.members),
         lanes=() if args.lanes is None else _read_counts("--lanes", args.lanes),
-        plan=None if args.plan is None else _load_plan(args.plan, args.topic),
+        plan=None if args.plan is None else load_plan(args.plan, args.topic),
         work=_read_work(args),
         assignor=args.assignor,
         arrivals=args.arrivals,
@@ -206,16 +204,6 @@ def _read_work(args: SimpleNamespace) -> WorkModel | None:
     )
 
 
-def _load_plan(path: Path, topic: str) -> RangePlan:
-    try:
-        plan = load_file(path, read_plan, PLAN_BYTES_MAX)
-    except ConfigInvalid as error:
-        raise ConfigInvalid(f"--plan {error}") from None
-    if plan.topic != topic:
-        raise ConfigInvalid(f"--plan {path}: is of topic {plan.topic}, not {topic}")
-    return plan
-
-
 def _measured(
     spark: SparkSession, records: DataFrame, text: str, work: WorkModel | None
 ) -> DataFrame:
@@ -223,7 +211,7 @@ def _measured(
     from keylane.pipeline.job import spark_errors
     from keylane.pipeline.simulate.queueing import with_measured_work
 
-    if scheme_of(text) is None and not _is_local(spark):
+    if scheme_of(text) is None and not is_local(str(spark.sparkContext.master)):
         raise ConfigInvalid(f"--work-from {text}: workers of a cluster read URIs, not this folder")
     folder = open_folder(text, spark)
     if not folder.names():
@@ -258,7 +246,3 @@ def _print(simulation: Simulation, price: float | None, wait_ms: float | None) -
     line, is_met = advise(simulation, wait_ms)
     print(line, flush=True)
     return 0 if is_met else EXIT_MISSED
-
-
-def _is_local(spark: SparkSession) -> bool:
-    return str(spark.sparkContext.master).startswith("local")

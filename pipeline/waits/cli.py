@@ -16,17 +16,17 @@ from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.pipeline.arguments import (
     fail,
     kafka_options,
+    out_option,
+    range_options,
     read_pairs,
     spark_options,
     start_session,
 )
-from keylane.pipeline.storage import FOLDER
 from keylane.usage import HELP_NAMES
 
 if TYPE_CHECKING:
     from keylane.pipeline.waits.job import LagReport
 
-PLACE: Final = "Earliest, latest, a time (2026-11-21T08:00:00Z) or offsets (0:100,1:250)."
 SHOWN: Final = 5
 """Rows of each table that are printed; all of them are in the files."""
 
@@ -40,9 +40,8 @@ SHOWN: Final = 5
 @click.option("--topic", required=True, metavar="NAME", help="The topic.")
 @click.option("--group", metavar="NAME", help="Take its commits from keylane's journal.")
 @click.option("--audit", metavar="TOPIC", help="Take commits and work from members' reports.")
-@click.option("--out", type=FOLDER, required=True, metavar="FOLDER", help="Path or URI.")
-@click.option("--from", "start", default="earliest", metavar="PLACE", help=PLACE)
-@click.option("--to", "end", default="latest", metavar="PLACE", help="The same; exclusive.")
+@out_option
+@range_options
 @click.option(
     "--slice",
     type=int,

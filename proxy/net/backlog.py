@@ -19,4 +19,4 @@ class Backlog(deque[Frame]):
         other's wait again and again.
         """
         # The key follows the frame's length.
-        return any(int.from_bytes(frame[4:6]) != ApiKey.FETCH for frame in self)
+        return bool(self) and any(int.from_bytes(each[4:6]) != ApiKey.FETCH for each in self)
