@@ -6,8 +6,10 @@ takes to read. Spark's worker runs one task after the other, so one consumer wai
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from confluent_kafka import Consumer
@@ -16,11 +18,31 @@ FETCH_WAIT_MS: Final = 1
 """`fetch.wait.max.ms`. A task reads what the log has. Only the answer that says that the log ends
 has no record, and a broker keeps that one back for this time; librdkafka's default is 500."""
 QUEUE_KIB: Final = 16_384
+KEPT_S: Final = 60.0
+"""Age at which a consumer serves no further task: files of certificates may have changed."""
 
 _Settings = dict[str, str | int | bool]
 _Topic = tuple[str, int]
-_idle: list[tuple[_Topic, _Settings, Consumer]] = []
-"""At most one, with its topic and settings. It has no assignment."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A consumer, and what it was made for."""
+
+    consumer: Consumer
+    topic: _Topic
+    settings: _Settings
+    made_s: float
+    """By the monotonic clock."""
+
+    def serves(self, topic: _Topic, settings: _Settings) -> bool:
+        """Return whether a task can have it."""
+        is_young = time.monotonic() - self.made_s < KEPT_S
+        return is_young and (self.topic, self.settings) == (topic, settings)
+
+
+_idle: list[_Kept] = []
+"""At most one. It has no assignment."""
 
 
 @contextmanager
@@ -36,32 +58,28 @@ def open_consumer(
     of a large one.
     After an error it is closed: what it has learned of the cluster may be the cause.
     """
-    wanted = _settings(bootstrap, settings, fetch_bytes)
-    consumer = _take(topic, wanted) or Consumer(wanted)
+    kept = _take(topic, _settings(bootstrap, settings, fetch_bytes))
     try:
-        yield consumer
-        consumer.unassign()
+        yield kept.consumer
+        kept.consumer.unassign()
     except BaseException:
-        consumer.close()
+        kept.consumer.close()
         raise
     close_idle()
-    _idle.append((topic, wanted, consumer))
+    _idle.append(kept)
 
 
 def close_idle() -> None:
     """Close the consumer that waits for a task."""
     while _idle:
-        _idle.pop()[2].close()
+        _idle.pop().consumer.close()
 
 
-def _take(topic: _Topic, wanted: _Settings) -> Consumer | None:
-    if not _idle:
-        return None
-    own, made_of, consumer = _idle.pop()
-    if (own, made_of) == (topic, wanted):
-        return consumer
-    consumer.close()
-    return None
+def _take(topic: _Topic, settings: _Settings) -> _Kept:
+    if _idle and _idle[0].serves(topic, settings):
+        return _idle.pop()
+    close_idle()
+    return _Kept(Consumer(settings), topic, settings, time.monotonic())
 
 
 def _settings(bootstrap: str, settings: Mapping[str, str], fetch_bytes: int | None) -> _Settings:

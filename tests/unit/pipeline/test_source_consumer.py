@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from keylane.pipeline import source_consumer
-from keylane.pipeline.source_consumer import close_idle, open_consumer
+from keylane.pipeline.source_consumer import KEPT_S, close_idle, open_consumer
 
 ORDERS = ("orders", 8)
 SETTINGS = {"security.protocol": "SSL"}
@@ -69,6 +70,20 @@ def test_another_task_has_another_consumer(
         pass
     with open_consumer(bootstrap, topic, settings, fetch_bytes=fetch_bytes):
         pass
+
+    assert [each.is_closed for each in made] == [True, False]
+
+
+def test_a_consumer_that_is_old_serves_no_further_task(
+    made: list[Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file of its certificate may be another one by now."""
+    now_s = 1_000.0
+    monkeypatch.setattr(source_consumer, "time", SimpleNamespace(monotonic=lambda: now_s))
+    for step_s in (0.0, KEPT_S - 1, 2.0, 0.0):
+        now_s += step_s
+        with open_consumer("h:1", ORDERS, SETTINGS):
+            pass
 
     assert [each.is_closed for each in made] == [True, False]
 
