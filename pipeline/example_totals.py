@@ -2,6 +2,7 @@
 
     python -m keylane.pipeline.example_totals --bootstrap PROXY --topic orders --lanes 16
         --folder /data/totals [--group totals] [--brokers HOST:PORT] [--source keylane]
+        [--option kafka.security.protocol=SASL_SSL ...]
 
 Values are JSON numbers or objects with a field `amount`. Each key's total, count and largest drop
 between two neighbours are kept beside its lane; the last is right only in key order.
@@ -13,12 +14,13 @@ import argparse
 import json
 import struct
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, get_args
 
-from keylane.errors import KeylaneError
+from keylane.errors import ConfigInvalid, KeylaneError
 from keylane.keyrange.hash import HashName
 from keylane.keyrange.lane import LaneLayout
-from keylane.pipeline.arguments import EXIT_INTERRUPTED, end, start_session
+from keylane.pipeline.arguments import EXIT_INTERRUPTED, end, read_pairs, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,7 +48,9 @@ def read_amount(value: bytes | None) -> float:
         return 0.0
 
 
-def read_stream(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
+def read_stream(
+    spark: SparkSession, args: argparse.Namespace, options: Mapping[str, str]
+) -> DataFrame:
     """The topic as lanes, by either source; `partition` is the lane index in both."""
     from pyspark.sql import functions as F
 
@@ -55,7 +59,11 @@ def read_stream(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
 
     if args.source == "kafka":
         options = lane_options(
-            args.bootstrap, args.topic, args.lanes, records_per_trigger=args.batch_records
+            args.bootstrap,
+            args.topic,
+            args.lanes,
+            records_per_trigger=args.batch_records,
+            options=options,
         )
         return spark.readStream.format("kafka").options(**options).load()
     spark.dataSource.register(KeylaneSource)
@@ -69,7 +77,8 @@ def read_stream(spark: SparkSession, args: argparse.Namespace) -> DataFrame:
 def run(spark: SparkSession, args: argparse.Namespace) -> None:
     """Fold until the log's end (`--once`), or until it is stopped.
 
-    Raises: ConfigInvalid, the folder cannot be used; JobFailed, the query ended by an error.
+    Raises: ConfigInvalid, the folder or an option cannot be used; JobFailed, the query ended by an
+    error.
     """
     from keylane.pipeline.job import spark_errors
     from keylane.pipeline.keyed_state import LaneFold
@@ -78,10 +87,13 @@ def run(spark: SparkSession, args: argparse.Namespace) -> None:
     from keylane.pipeline.storage import open_folder, require_shared
     from keylane.pipeline.topic_range import count_partitions
 
+    options = read_pairs("--option", args.option)
+    if options and args.source != "kafka":
+        raise ConfigInvalid("--option: is for Spark's Kafka source; librdkafka has other names")
     folder = open_folder(args.folder, spark)
     require_shared(spark, folder, "--folder")
 
-    args.partitions = count_partitions(spark, args.bootstrap, lane_topic(args.topic, 1))
+    args.partitions = count_partitions(spark, args.bootstrap, lane_topic(args.topic, 1), options)
     layout = LaneLayout(partition_count=args.partitions, lane_count=args.lanes, hash=args.hash)
 
     def report(batch: int, rows: list[tuple[int, int, int, int]]) -> None:
@@ -92,11 +104,11 @@ def run(spark: SparkSession, args: argparse.Namespace) -> None:
         sys.stdout.flush()
 
     fold = LaneFold(folder.child("states").uri, layout, add_amount, report)
-    writer = read_stream(spark, args).writeStream.foreachBatch(fold)
+    writer = read_stream(spark, args, options).writeStream.foreachBatch(fold)
     writer = writer.option("checkpointLocation", folder.child("checkpoint").uri)
     if args.group:
         brokers = args.brokers or args.bootstrap
-        spark.streams.addListener(LaneProgressListener(spark, brokers, args.group))
+        spark.streams.addListener(LaneProgressListener(spark, brokers, args.group, options=options))
     if args.once:
         writer = writer.trigger(availableNow=True)
     with spark_errors("the query"):
@@ -114,6 +126,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--folder", required=True, help="a path or a URI, such as s3a://...")
     parser.add_argument("--group", help="commit Spark's progress as this group's")
     parser.add_argument("--source", choices=("kafka", "keylane"), default="kafka")
+    parser.add_argument("--option", action="append", default=[], metavar="kafka.NAME=VALUE")
     parser.add_argument("--batch-records", type=int, default=200_000)
     parser.add_argument("--once", action="store_true", help="read to the log's end, then stop")
     parser.add_argument("--master", help="Spark's")

@@ -187,6 +187,7 @@ def test_the_example_job_keeps_everything_on_s3(
         source="kafka",
         batch_records=1000,
         once=True,
+        option=["kafka.client.id=totals"],
     )
 
     for _ in range(2):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import runpy
 import struct
+from contextlib import nullcontext
 from pathlib import Path
 
 from pyspark import cloudpickle
@@ -27,3 +28,14 @@ def test_what_is_started_by_its_name_can_be_pickled() -> None:
     fold = cloudpickle.loads(cloudpickle.dumps(started["add_amount"]))
 
     assert fold(None, b"key", 0, b"3") == example_totals.add_amount(None, b"key", 0, b"3")
+
+
+def test_options_of_one_client_are_not_given_to_the_other(monkeypatch, capsys) -> None:
+    """Java's names of a login mean nothing to librdkafka; before anything is asked."""
+    monkeypatch.setattr(example_totals, "start_session", lambda *_args, **_named: nullcontext())
+    command = ["--bootstrap", "h:1", "--topic", "orders", "--lanes", "4", "--folder", "out"]
+
+    code = example_totals.main([*command, "--source", "keylane", "--option", "kafka.a=b"])
+
+    assert code == 2
+    assert capsys.readouterr().err.startswith("example_totals: --option: is for Spark's Kafka")
