@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from keylane.errors import ConfigInvalid
+from keylane.garbage import leave_out_modules
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline.arrow_files import WorkerFiles, worker_files
 from keylane.pipeline.lane_states import (
@@ -77,6 +78,7 @@ class LaneFold:
             summary = fold_lane(chunks, places, fold)
             if summary is not None:
                 yield summary
+            leave_out_modules()  # Spark's worker collects garbage after each task
 
         columns = batch.select("partition", "offset", "key", "value")
         rows = columns.mapInArrow(work, SUMMARY_SCHEMA).collect()  # one row per lane
