@@ -1,4 +1,4 @@
-"""docs/spark.md, docs/spark-cluster.md: their commands are commands, their jars the locked ones."""
+"""The pages of Spark: their commands are commands, their jars the locked ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def commands_of(page: str) -> list[str]:
     return found
 
 
-PAGE: Final = (DOCS / "spark.md").read_text(encoding="utf-8")
+PAGES: Final = ("spark.md", "spark-load.md", "spark-lanes.md", "spark-audit.md")
+PAGE: Final = "\n".join((DOCS / name).read_text(encoding="utf-8") for name in PAGES)
 CLUSTER_PAGE: Final = (DOCS / "spark-cluster.md").read_text(encoding="utf-8")
 COMMANDS: Final = commands_of(PAGE)
 CLUSTER_COMMANDS: Final = commands_of(CLUSTER_PAGE)
@@ -56,8 +57,8 @@ def test_the_packages_of_the_page_are_the_locked_ones() -> None:
     assert named in locked
 
 
-def test_the_page_shows_commands() -> None:
-    """The recipe stands there: profile, plan, proxy."""
-    words = [command.split()[1] for command in COMMANDS]
+def test_the_recipe_from_load_to_lanes_is_shown() -> None:
+    """Profile, plan, proxy."""
+    page = (DOCS / "spark-load.md").read_text(encoding="utf-8")
 
-    assert words[:4] == ["spark", "spark", "plan", "proxy"]
+    assert [command.split()[1] for command in commands_of(page)][:3] == ["spark", "plan", "proxy"]
