@@ -20,6 +20,9 @@ from keylane.pipeline.job import source_options
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+BATCH_OPTIONS: Final[Mapping[str, str]] = {"kafka.fetch.max.wait.ms": "10"}
+"""Where a task ends at the log's end, Spark asks for the end behind a fetch that waits there for
+new records: by default half a second of each such task."""
 _OFFSETS: Final = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 
@@ -146,7 +149,8 @@ def read_range(
         json.dumps({chosen.topic: dict(enumerate(offsets))})
         for offsets in (chosen.starts, chosen.ends)
     )
-    options = source_options(chosen.bootstrap, chosen.topic, chosen.options, starting=starting)
+    options = {**BATCH_OPTIONS, **chosen.options}
+    options = source_options(chosen.bootstrap, chosen.topic, options, starting=starting)
     reader = spark.read.format("kafka").options(**options).option("endingOffsets", ending)
     if min_partitions is not None:
         reader = reader.option("minPartitions", str(min_partitions))
