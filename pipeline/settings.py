@@ -18,6 +18,8 @@ from keylane.errors import ConfigInvalid
 
 LOOPBACK: Final = "127.0.0.1"
 MASTER: Final = "spark.master"
+JARS: Final = "spark.jars"
+"""A session ships these to executors."""
 WORKER_PYTHON: Final = "spark.pyspark.python"
 DEFAULT_PORT: Final = 7077
 
@@ -42,7 +44,7 @@ LAUNCH_SETTINGS: Final = frozenset(
         "spark.driver.extraJavaOptions",
         "spark.driver.extraLibraryPath",
         "spark.driver.memory",
-        "spark.jars",
+        JARS,
         "spark.jars.excludes",
         "spark.jars.ivy",
         "spark.jars.ivySettings",
@@ -111,7 +113,9 @@ def session_settings(
     missing = {name: value for name, value in ours.items() if name not in found}
     # The progress of a command is its own; in a log Spark's bars would be lines without end.
     progress = {"spark.ui.showConsoleProgress": "false"} if not is_submitted else {}
-    return {**missing, **progress, **given}
+    # Those of the JVM are the given ones, with what was added.
+    jars = {name: found[name] for name in (JARS,) if name in found}
+    return {**missing, **progress, **given, **jars}
 
 
 def running_changes(

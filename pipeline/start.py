@@ -18,6 +18,7 @@ from keylane.errors import ConfigInvalid, SparkUnavailable, reason_of
 from keylane.pipeline.job import first_line, jvm_of, log_hint, log_path, quiet_py4j
 from keylane.pipeline.needs import check_pyspark, find_jars, find_java_home
 from keylane.pipeline.settings import (
+    JARS,
     LOOPBACK,
     MASTER,
     NO_CONNECT,
@@ -165,8 +166,8 @@ def _add_connector(jvm: Any) -> None:
     for path in paths:
         loader.addURL(jvm.java.net.URL(path.as_uri()))
     properties = jvm.java.lang.System
-    jars = [properties.getProperty("spark.jars"), *map(str, paths)]
-    properties.setProperty("spark.jars", ",".join(filter(None, jars)))
+    jars = [properties.getProperty(JARS), *map(str, paths)]
+    properties.setProperty(JARS, ",".join(filter(None, jars)))
 
 
 def has_connector(jvm: Any) -> bool:

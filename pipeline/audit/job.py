@@ -23,8 +23,8 @@ from keylane.embedded.resolve import Progress, print_progress
 from keylane.errors import ConfigInvalid
 from keylane.pipeline.audit import rules
 from keylane.pipeline.audit.findings import write_findings
-from keylane.pipeline.audit.seen import SeenRecords, compare
-from keylane.pipeline.brokers import SparkAdmin, check_readable
+from keylane.pipeline.audit.seen import SeenRecords, compare, recount, report_doubts
+from keylane.pipeline.brokers import check_readable
 from keylane.pipeline.job import spark_errors
 from keylane.pipeline.storage import Folder, open_folder, require_shared
 from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
@@ -252,20 +252,9 @@ class _Run:
             if counts[name] and not (name == "below" and self.request.start != "earliest"):
                 self.reasons.append(f"{counts[name]} {text}")
         if counts["rows"] != self.reported.offset_count:
-            self._check_holes_of_reports(parsed)
+            bitmaps = rules.offset_bitmaps(parsed, "ap", "ao")
+            self.reasons += report_doubts(self.spark, self.reported, bitmaps)
         return counts
-
-    def _check_holes_of_reports(self, parsed: DataFrame) -> None:
-        seen = compare(self.spark, self.reported, rules.offset_bitmaps(parsed, "ap", "ao"))
-        self.reasons += seen.doubts
-        with SparkAdmin(self.spark, self.request.bootstrap, self.request.options) as admin:
-            is_compacted = admin.is_compacted(self.reported.topic)
-        if is_compacted is not False:
-            known = "is compacted" if is_compacted else "may be compacted"
-            self.reasons.append(
-                f"{sum(seen.holes.values())} offsets of {self.reported.topic} hold no record, and"
-                f" it {known}: reports of a key that came twice may be gone"
-            )
 
     def _check_sessions(self, sessions: DataFrame) -> None:
         lone = sessions.where("begun_ao is null").agg(F.sum("reports")).first()
@@ -274,12 +263,7 @@ class _Run:
 
     def _check_end(self, parsed: DataFrame, audit_records: int) -> None:
         """Note what changed while the audit ran, so that steps may have seen different records."""
-        again = parsed.count()
-        if again != audit_records:
-            self.reasons.append(
-                f"{self.reported.topic} was read again after a worker was lost, and had {again}"
-                f" records where it had {audit_records}"
-            )
+        self.reasons += recount(self.reported.topic, audit_records, parsed.count())
         for chosen in (self.wanted, self.reported):
             self.reasons += changes_since(self.spark, chosen)
 

@@ -17,13 +17,15 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from keylane.pipeline.audit.rules import BITMAP_BITS
-from keylane.pipeline.brokers import OffsetsGone, Stretch, open_reader
+from keylane.pipeline.brokers import OffsetsGone, SparkAdmin, Stretch, open_reader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from keylane.pipeline.topic_range import TopicRange
 
+NEVER_MS: Final = 1 << 62
+"""A time behind all others."""
 LOOKED_UP_MAX: Final = 4
 """Holes of a partition that are looked up, the widest ones; each costs a fetch."""
 
@@ -64,6 +66,50 @@ def compare(spark: SparkSession, chosen: TopicRange, bitmaps: DataFrame) -> Seen
         partly = _widest(bitmaps, [span for span in unsure if span.partition in counts])
         doubts += look_up(spark, chosen, [*wholly, *partly])
     return SeenRecords(sum(records for records, _ in counts.values()), holes, doubts)
+
+
+def report_doubts(spark: SparkSession, reported: TopicRange, bitmaps: DataFrame) -> list[str]:
+    """Reasons for which not all reports of an audit topic can have been read.
+
+    Raises:
+        JobFailed: no broker answers what a hole holds.
+    """
+    found = compare(spark, reported, bitmaps)
+    if not found.holes:
+        return found.doubts
+    with SparkAdmin(spark, reported.bootstrap, reported.options) as admin:
+        is_compacted = admin.is_compacted(reported.topic)
+    if is_compacted is False:
+        return found.doubts
+    known = "is compacted" if is_compacted else "may be compacted"
+    reason = (
+        f"{sum(found.holes.values())} offsets of {reported.topic} hold no record, and it {known}:"
+        " reports of a key that came twice may be gone"
+    )
+    return [*found.doubts, reason]
+
+
+def oldest_report_ms(parsed: DataFrame, starts: Sequence[int]) -> int | None:
+    """Time in ms from which on an audit topic has all reports; None: it has lost none.
+
+    `parsed` is `rules.parse_values`, `starts` are the first offsets that the topic holds. Nothing
+    may be left of a partition: the time is `NEVER_MS` then.
+    """
+    cut = [partition for partition, start in enumerate(starts) if start]
+    if not cut:
+        return None
+    own = parsed.where(~F.col("bad") & F.col("ap").isin(cut)).groupBy("ap")
+    rows = own.agg(F.unix_millis(F.timestamp_micros(F.min("t"))).alias("t_ms")).collect()
+    times: dict[int, int] = {row["ap"]: row["t_ms"] for row in rows if row["t_ms"] is not None}
+    return max(times.get(partition, NEVER_MS) for partition in cut)
+
+
+def recount(topic: str, records: int, again: int) -> list[str]:
+    """Reasons for which a topic, of which a lost worker's part was read again, is not the same."""
+    if records == again:
+        return []
+    had = f"{again} records where it had {records}"
+    return [f"{topic} was read again after a worker was lost, and had {had}"]
 
 
 def look_up(spark: SparkSession, chosen: TopicRange, spans: Iterable[Stretch]) -> Iterator[str]:

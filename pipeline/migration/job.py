@@ -27,10 +27,9 @@ from keylane.pipeline.migration import sides
 from keylane.pipeline.migration.sides import NAMES
 from keylane.pipeline.tables import json_rows, parquet_bytes
 from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
-from keylane.pipeline.waits.lag import oldest_report_ms
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
 
     from keylane.pipeline.storage import Folder
 
@@ -124,10 +123,10 @@ def run_migration(
         both = [_range_of(spark, side) for side in (request.before, request.after)]
         if request.work_of is None:
             stack.enter_context(spark_errors("verify-migration"))
-            return run.compare(run.topics(both), {NAMES[i]: _judged(both[i]) for i in NAMES})
+            return run.compare(run.topics(both), both, {NAMES[i]: _judged(both[i]) for i in NAMES})
         work = _range_of(spark, request.work_of)
         stack.enter_context(spark_errors("verify-migration"))
-        return run.compare(run.groups(both, work), {"input": _judged(work)}, work)
+        return run.compare(run.groups(both, work), both, {"input": _judged(work)}, work)
 
 
 @dataclass(slots=True)
@@ -138,6 +137,8 @@ class _Run:
     stack: ExitStack
     reasons: list[str] = field(default_factory=list)
     """Reasons beside which differences say nothing."""
+    records: dict[str, int] = field(default_factory=dict)
+    """Records of each side when it was read."""
     redelivered: dict[str, int] = field(default_factory=dict)
 
     def topics(self, both: Sequence[TopicRange]) -> DataFrame:
@@ -152,7 +153,11 @@ class _Run:
         rows = self._kept(frames[0].unionAll(frames[1]))
         for side, chosen in enumerate(both):
             own = rows.where(F.col("side") == side)
-            if not self._check_seen(own, "p", "o", chosen):
+            bitmaps = self._kept(rules.offset_bitmaps(own, "p", "o"))
+            found = seen.compare(self.spark, chosen, bitmaps)
+            self.reasons += found.doubts
+            self.records[NAMES[side]] = found.records
+            if not found.records:
                 self.reasons.append(f"{chosen.topic} has no record in its range")
         return rows
 
@@ -166,23 +171,18 @@ class _Run:
             self._check_reports(parsed, records, chosen, work)
             first = self._kept(sides.first_reports(rules.within(records, work.starts, work.ends)))
             counted = first.agg(F.count(F.lit(1)), F.sum(F.col("reports") - 1)).collect()[0]
+            self.records[NAMES[side]] = counted[0]
             self.redelivered[NAMES[side]] = counted[1] or 0
             if not counted[0]:
                 self.reasons.append(f"{chosen.topic} has no report of {work.topic} in its range")
             frames.append(sides.group_side(first, side))
         return frames[0].unionAll(frames[1])
 
-    def _check_seen(self, rows: DataFrame, p: str, o: str, chosen: TopicRange) -> int:
-        """Note what was not seen; return the number of records that were."""
-        bitmaps = self._kept(rules.offset_bitmaps(rows, p, o))
-        found = seen.compare(self.spark, chosen, bitmaps)
-        self.reasons += [*found.doubts, *changes_since(self.spark, chosen)]
-        return found.records
-
     def _check_reports(
         self, parsed: DataFrame, records: DataFrame, chosen: TopicRange, work: TopicRange
     ) -> None:
-        self._check_seen(parsed, "ap", "ao", chosen)
+        bitmaps = self._kept(rules.offset_bitmaps(parsed, "ap", "ao"))
+        self.reasons += seen.report_doubts(self.spark, chosen, bitmaps)
         bad = parsed.where("bad").count()
         if bad:
             self.reasons.append(f"{bad} records of {chosen.topic} are no reports")
@@ -197,12 +197,11 @@ class _Run:
         ):
             if count:
                 self.reasons.append(f"{count} reports of {chosen.topic} are {text}")
-        if any(chosen.starts):
-            self._check_oldest(parsed, chosen, work)
+        self._check_oldest(parsed, chosen, work)
 
     def _check_oldest(self, parsed: DataFrame, chosen: TopicRange, work: TopicRange) -> None:
         """Records that are younger than all lost reports have theirs."""
-        (oldest_ms,) = oldest_report_ms(parsed).collect()[0]
+        oldest_ms = seen.oldest_report_ms(parsed, chosen.starts)
         if oldest_ms is None:
             return
         with SparkAdmin(self.spark, work.bootstrap, work.options) as admin:
@@ -217,6 +216,7 @@ class _Run:
     def compare(
         self,
         rows: DataFrame,
+        both: Sequence[TopicRange],
         compared: Mapping[str, Mapping[int, tuple[int, int]]],
         work: TopicRange | None = None,
     ) -> MigrationResult:
@@ -239,7 +239,6 @@ class _Run:
             kinds = (F.count_if(F.col("kind") == kind).alias(kind) for kind in sides.KINDS)
             counted = found.agg(_distinct_keys(), *kinds).collect()[0]
             counts, different = {kind: counted[kind] for kind in sides.KINDS}, counted[0]
-            assert any(counts.values()) or totals["unordered"], "what differs is somewhere"
         listed_max = LISTED_MAX if totals["differs"] else 0  # without, nothing has to be run
         is_work = work is not None
         listed = found.orderBy("kind", "p_before", "o_before", "p_after", "o_after")
@@ -247,6 +246,7 @@ class _Run:
         keys = self._keys(found, sides.first_differences(differing), is_work=is_work)
         keys = keys.orderBy("before_partition", "before_offset", "key_hash")
         key_table = keys.limit(listed_max).toArrow()
+        self._check_end(totals, counts, [*both, *([] if work is None else [work])])
         self.progress("")
         # Of the records of one side, those that the other side has too are no more.
         reported = totals["after"] + counts[sides.MISSING]
@@ -265,6 +265,20 @@ class _Run:
             shown_keys=key_table.slice(0, SHOWN_MAX).to_pylist(),
         )
         return MigrationResult(verdict, table, key_table)
+
+    def _check_end(
+        self, totals: Row, counts: Mapping[str, int], ranges: Sequence[TopicRange]
+    ) -> None:
+        """Note what changed while this ran, so that steps may have seen different records."""
+        for side, name in NAMES.items():
+            self.reasons += seen.recount(ranges[side].topic, self.records[name], totals[name])
+        is_found = any(counts.values()) or totals["unordered"] or not totals["differs"]
+        of_before = totals["before"] - counts[sides.MISSING]
+        of_after = totals["after"] - counts[sides.EXTRA] - counts[sides.DUPLICATED]
+        if not is_found or of_before != of_after:  # what both sides have
+            self.reasons.append("records were read again after a worker was lost, and are others")
+        for chosen in ranges:
+            self.reasons += changes_since(self.spark, chosen)
 
     def _status(self, counts: Mapping[str, int], unordered: int) -> str:
         if self.reasons:

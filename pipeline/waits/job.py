@@ -185,8 +185,7 @@ class _Run:
             reports = lag.processed_reports(parsed)
             commits.append(lag.report_commits(parsed))
             ranges.append(rules.split_reports(parsed).assigned.select("p", "lo", "hi"))
-            if any(reported.starts):
-                (oldest_ms,) = lag.oldest_report_ms(parsed).collect()[0]
+            oldest_ms = seen.oldest_report_ms(parsed, reported.starts)
         if journal is not None:
             commits.append(self._read_journal(journal))
         both = self._kept(commits[0] if len(commits) == 1 else commits[0].unionByName(commits[1]))
@@ -201,9 +200,14 @@ class _Run:
         counts = self._kept(
             lag.wait_counts(waits, slice_s=self.request.slice_s, has_reports=own is not None)
         )
-        stamps = self._check(waits)
+        records_seen = self._check_seen(waits)
         self.progress("summing up")
-        return self._report(waits, counts, stamps)
+        report = self._report(waits, counts)
+        again = report.totals[lag.COMMIT]["records"]
+        self.reasons += seen.recount(self.request.topic, records_seen, again)
+        for chosen in filter(None, (self.wanted, reported, journal)):
+            self.reasons += changes_since(self.spark, chosen)
+        return report
 
     def _parse(self, reported: TopicRange) -> DataFrame:
         self.progress(f"reading {reported.offset_count:,} reports")
@@ -211,6 +215,8 @@ class _Run:
         bad = parsed.where("bad").count()
         if bad:
             self.reasons.append(f"{bad} records of {reported.topic} are no reports")
+        bitmaps = self._kept(rules.offset_bitmaps(parsed, "ap", "ao"))
+        self.reasons += seen.report_doubts(self.spark, reported, bitmaps)
         return parsed
 
     def _read_journal(self, journal: TopicRange) -> DataFrame:
@@ -226,15 +232,19 @@ class _Run:
             )
         return found
 
-    def _check(self, waits: DataFrame) -> dict[str, int]:
-        """Note what was not seen; records by timestamp type."""
-        bitmaps = self._kept(rules.offset_bitmaps(waits, "p", "o"))
-        self.reasons += seen.compare(self.spark, self.wanted, bitmaps).doubts
-        self.reasons += changes_since(self.spark, self.wanted)
-        rows = waits.groupBy("stamp").count().collect()
-        return {STAMPS.get(stamp, str(stamp)): records for stamp, records in rows}
+    def _check_seen(self, waits: DataFrame) -> int:
+        """Note what was not seen; return the number of records that were."""
+        found = seen.compare(
+            self.spark, self.wanted, self._kept(rules.offset_bitmaps(waits, "p", "o"))
+        )
+        self.reasons += found.doubts
+        return found.records
 
-    def _report(self, waits: DataFrame, counts: DataFrame, stamps: Mapping[str, int]) -> LagReport:
+    def _report(self, waits: DataFrame, counts: DataFrame) -> LagReport:
+        stamps = {
+            STAMPS.get(stamp, str(stamp)): records
+            for stamp, records in waits.groupBy("stamp").count().collect()
+        }
         found = lag.summed(counts, (), ("slice",), ("member",), lag.LANE)
         rows = _rows(found.orderBy("by", F.desc("p99_ms"), "figure").limit(ROWS_MAX))
         totals = {row["figure"]: row for row in rows if row["by"] == 0}

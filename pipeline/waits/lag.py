@@ -41,14 +41,16 @@ def produced_records(raw: DataFrame) -> DataFrame:
 
     `stamp` is Kafka's timestamp type: 0 the producer's clock, 1 the broker's, -1 none.
     """
-    stamp = F.col("timestampType")
+    time_ms = F.unix_millis("timestamp")
+    # A producer may send -1, which stands for none in Kafka.
+    has_time = (F.col("timestampType") >= 0) & (time_ms >= 0)
     return raw.select(
         F.col("partition").alias("p"),
         F.col("offset").alias("o"),
         expressions.key_hash().alias("h"),
         F.col("key").isNull().alias("keyless"),
-        F.when(stamp >= 0, F.unix_millis("timestamp")).alias("produced_ms"),
-        stamp.alias("stamp"),
+        F.when(has_time, time_ms).alias("produced_ms"),
+        F.when(has_time, F.col("timestampType")).otherwise(-1).alias("stamp"),
     )
 
 
@@ -57,7 +59,7 @@ def report_commits(parsed: DataFrame) -> DataFrame:
     listed = parsed.where(~F.col("bad") & (F.col("k") == "c"))
     time_ms = F.unix_millis(F.timestamp_micros("t")).alias("t_ms")
     rows = listed.select(time_ms, F.explode("l").alias("row")).select(
-        F.col("row")[0].cast("int").alias("p"),
+        F.col("row")[0].try_cast("int").alias("p"),
         F.col("row")[1].cast("bigint").alias("lo"),
         F.col("row")[2].cast("bigint").alias("hi"),
         F.col("row")[3].cast("bigint").alias("position"),
@@ -71,12 +73,6 @@ def report_commits(parsed: DataFrame) -> DataFrame:
 def processed_reports(parsed: DataFrame) -> DataFrame:
     """Reports of processed records of `rules.parse_values`: p, o, m, t."""
     return parsed.where(~F.col("bad") & (F.col("k") == "r")).select("p", "o", "m", "t")
-
-
-def oldest_report_ms(parsed: DataFrame) -> DataFrame:
-    """One row: from this time on no audit partition has lost a report."""
-    oldest = parsed.where(~F.col("bad")).groupBy("ap").agg(F.min("t").alias("t"))
-    return oldest.agg(F.unix_millis(F.timestamp_micros(F.max("t"))).alias("t_ms"))
 
 
 def with_reports(

@@ -52,6 +52,11 @@ MASTER_READY: Final = "New state: ALIVE"
 WORKER_READY: Final = "Successfully registered with master"
 CONF: Final = ("--conf", "spark.sql.shuffle.partitions=4")
 """200 by default, each a task."""
+BOTH: Final = (
+    *("--conf", f"spark.cores.max={WORKERS}"),
+    *("--conf", "spark.scheduler.minRegisteredResourcesRatio=1"),
+)
+"""A job begins when it has an executor at each worker."""
 HIDE: Final = """
 stage=$1 hidden=$2 others=$3 kept=$4; shift 4
 mount -t tmpfs -o mode=1777 tmpfs "$stage"
@@ -128,8 +133,7 @@ class SparkCluster:
             work = Path(tempfile.gettempdir()) / "spark-work"  # in the worker's own file system
             ports = ["--port", find_free_port(), "--webui-port", find_free_port()]
             limits = ["--cores", 1, "--memory", "1g", "--work-dir", work]
-            # On one host Spark's shuffle reads the files of another executor by their path.
-            host = f"127.0.0.{number + 2}"
+            host = worker_hosts()[number]
             java = _java("worker.Worker", "--host", host, *ports, *limits, self.url)
             worker = self._child(f"worker-{number}", [*self._prefix, *java], WORKER_READY, host)
             self._workers[number] = worker
@@ -161,12 +165,6 @@ class SparkCluster:
         state = self.state()
         found = [one for one in state["activeapps"] + state["completedapps"] if one["name"] == name]
         return max(found, key=lambda one: one["starttime"], default={})
-
-    def worker_view(self, number: int, path: Path) -> Path:
-        """A path of a worker's own file system, as this process can look at it."""
-        pid = self._workers[number].pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return Path(f"/proc/{children[0]}/root{path}")
 
     def environment(self, given: Mapping[str, str] | None = None) -> dict[str, str]:
         """What a driver on this machine is started with."""
@@ -314,6 +312,14 @@ class Done:
 
     def __repr__(self) -> str:
         return f"exit {self.code}\n--- out\n{self.out}\n--- error\n{self.error}"
+
+
+def worker_hosts() -> list[str]:
+    """Addresses of the workers, which their executors have as SPARK_LOCAL_IP.
+
+    On one host Spark's shuffle reads the files of another executor by their path.
+    """
+    return [f"127.0.0.{number + 2}" for number in range(WORKERS)]
 
 
 def _java(name: str, *args: Any) -> list[str]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-import time
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,13 +10,12 @@ from pyarrow import fs
 
 from keylane.pipeline.arrow_files import WorkerFiles, s3_arguments
 from keylane.pipeline.lane_states import states_of
-from tests.spark.cluster import Done, SparkCluster
+from tests.spark.cluster import LOOPBACK, RUN_S, Done, SparkCluster, worker_hosts
 from tests.spark.lane_files import LAYOUT, SCHEMA, put_lane_file
 from tests.spark.s3 import S3Server, s3_jars
 
 HEAD = """
-import sys, tempfile, threading
-from pathlib import Path
+import os, socket, sys
 from pyspark import TaskContext
 from pyspark.sql import SparkSession, functions as F
 from keylane.errors import KeylaneError
@@ -46,13 +44,14 @@ run(frame, LaneFold(folder + "/states", LaneLayout(1, 1), lambda *record: b""), 
 spark.stop()
 """
 KILLED = f"""{HEAD}
-uri = sys.argv[1]
+uri, door = sys.argv[1], ("{LOOPBACK}", int(sys.argv[2]))
 
 def fold(state, key, offset, value):
     # The last batch's first attempt at one lane comes to no end: its worker is killed.
     if value == b"7" and TaskContext.get().partitionId() and not TaskContext.get().attemptNumber():
-        Path(tempfile.gettempdir(), "held").touch()
-        threading.Event().wait()
+        with socket.create_connection(door) as held:
+            held.sendall(os.environ["SPARK_LOCAL_IP"].encode())
+            held.recv(1)
     return (state or b"") + value
 
 lanes = LaneFold(uri + "/states", LaneLayout({LAYOUT.partition_count}, {LAYOUT.lane_count}), fold)
@@ -99,12 +98,13 @@ def test_states_survive_the_kill_of_a_worker(
     options = [word for pair in settings.items() for word in ("--conf", "=".join(pair))]
     jars = ["--jars", ",".join(map(str, s3_jars()))]
 
-    job = cluster.start_submit(program, uri, options=[*jars, *options], jars=False)
-    held = [cluster.worker_view(number, Path(tempfile.gettempdir(), "held")) for number in (0, 1)]
-    while not any(path.exists() for path in held):
-        assert job._reads(), Done.of(job)
-        time.sleep(0.2)
-    cluster.kill_worker([path.exists() for path in held].index(True))
+    with socket.create_server((LOOPBACK, 0)) as door:
+        door.settimeout(RUN_S)
+        port = door.getsockname()[1]
+        job = cluster.start_submit(program, uri, port, options=[*jars, *options], jars=False)
+        held, _ = door.accept()
+        with held:
+            cluster.kill_worker(worker_hosts().index(held.recv(64).decode()))
     done = Done.of(job)
 
     assert done.out.splitlines()[-1] == "done", done

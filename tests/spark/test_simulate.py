@@ -29,11 +29,13 @@ from keylane.pipeline.simulate import cli, queueing
 from keylane.pipeline.simulate.deals import Owners, deal, deal_whole
 from keylane.pipeline.simulate.model import WorkModel
 from tests.integration.conftest import TopicFactory
+from tests.spark.s3 import S3Server
 
 COLUMNS = (
     "scenario int, member int, place int, partition int, offset bigint, key_hash bigint,"
     " keyless boolean, time_us bigint, arrival_us bigint, work_us bigint"
 )
+PARTITIONS = 2
 KEEP = {"retention.ms": "-1"}
 """Records of years ago would be deleted half a minute after the broker's start."""
 FIRST_MS = 1_700_000_000_000
@@ -240,17 +242,20 @@ def hash_of(record: Record) -> int:
     return offset_hash(record[1]) if record[2] is None else key_hash(record[2])
 
 
-def lane_of(record: Record, lane_count: int) -> int:
+def lane_of(record: Record, partition_count: int, lane_count: int) -> int:
     """The lane of a record, by even cuts."""
-    return LaneLayout(2, lane_count).key_split(record[0]).output_at(hash_of(record))
+    return LaneLayout(partition_count, lane_count).key_split(record[0]).output_at(hash_of(record))
 
 
-def owners_of(records: Sequence[Record], members: int, lane_count: int) -> Owners:
+def owners_of(
+    records: Sequence[Record], members: int, lane_count: int, *, partitions: int = PARTITIONS
+) -> Owners:
     """Lanes as keylane deals them out by their load."""
-    counts, sizes = np.zeros((2, lane_count)), np.zeros((2, lane_count))
+    counts, sizes = np.zeros((2, partitions, lane_count))
     for record in records:
-        counts[record[0], lane_of(record, lane_count)] += 1
-        sizes[record[0], lane_of(record, lane_count)] += record[4]
+        lane = lane_of(record, partitions, lane_count)
+        counts[record[0], lane] += 1
+        sizes[record[0], lane] += record[4]
     return deal("key-range", SampledLanes(counts, sizes, np.zeros_like(counts)), members)
 
 
@@ -258,11 +263,11 @@ def expect_waits(
     records: Sequence[Record], owners: Owners, works_us: Sequence[int], *, is_real: bool = True
 ) -> dict[tuple[int, int], tuple[int, int]]:
     """Waits and ends of the event simulation."""
-    latest = [0, 0]
+    latest = [0] * len(owners)
     served = []
     for record, work_us in zip(records, works_us, strict=True):
         latest[record[0]] = max(latest[record[0]], 1000 * (record[3] - FIRST_MS))
-        owner = int(owners[record[0], lane_of(record, owners.shape[1])])
+        owner = int(owners[record[0], lane_of(record, *owners.shape)])
         served.append(Served(owner, *record[:2], latest[record[0]], work_us))
     first_us = min(one.arrival_us for one in served)
     moved = [
@@ -304,7 +309,7 @@ def test_the_command_simulates_a_topic(
     command, kafka: str, topic: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Keys and times of a topic: table, JSON, Parquet and pictures are the event simulation's."""
-    name = topic(partitions=2, config=KEEP)
+    name = topic(partitions=PARTITIONS, config=KEEP)
     records = fill(kafka, name, 400)
     where = ["--bootstrap", kafka, "--topic", name, "--lanes", 4]
     out = tmp_path / "out"
@@ -316,7 +321,7 @@ def test_the_command_simulates_a_topic(
     works = [5000 + 2 * record[4] for record in records]
     today, two, three = json.loads((out / "simulation.json").read_text())["scenarios"]
     assert code == 0
-    check_scenario(today, expect_waits(records, deal_whole(2, 2), works), works)
+    check_scenario(today, expect_waits(records, deal_whole(PARTITIONS, PARTITIONS), works), works)
     for row, members in ((two, 2), (three, 3)):
         check_scenario(row, expect_waits(records, owners_of(records, members, 4), works), works)
         assert row["price"] == pytest.approx(0.5 * members * row["span_ms"] / 3_600_000)
@@ -330,17 +335,39 @@ def test_the_command_simulates_a_topic(
     assert three["key_mean_wait"]["keys"] == len(counts)
     assert "records stand behind later ones, by 0.0" in shown
     assert shown.splitlines()[-1].startswith("enough: 2 members on 4 lanes per partition")
-    assert pq.read_table(out / "members.parquet").num_rows == 2 + 2 + 3
+    assert pq.read_table(out / "members.parquet").num_rows == PARTITIONS + 2 + 3
     assert pq.read_table(out / "keys.parquet").num_rows == 3 * 20
     assert (out / "simulation.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (out / "simulation.svg").read_text()
+
+
+@pytest.mark.long
+def test_a_simulation_goes_to_a_bucket(
+    command,
+    kafka: str,
+    topic: TopicFactory,
+    s3: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All files stand in the bucket, and no folder of that name on this machine."""
+    monkeypatch.chdir(tmp_path)
+    name, uri = topic(partitions=PARTITIONS, config=KEEP), f"{s3.bucket()}/out"
+    fill(kafka, name, 50)
+    where = ["--bootstrap", kafka, "--topic", name, "--lanes", 4, "--members", 2, "--work-ms", 1]
+
+    assert command(*where, "--out", uri) == 0
+
+    pictures = {f"simulation.{kind}" for kind in ("png", "svg")}
+    assert s3.keys(uri) == {"simulation.json", "members.parquet", "keys.parquet", *pictures}
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_backlog_has_measured_times(
     command, kafka: str, topic: TopicFactory, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Times by partition and offset; a record without one takes --work-ms, or is counted."""
-    name = topic(partitions=2, config=KEEP)
+    name = topic(partitions=PARTITIONS, config=KEEP)
     records = fill(kafka, name, 100)
     chance = random.Random(5)
     works_ms = [float(chance.randint(1, 30)) for _ in records[:-1]]

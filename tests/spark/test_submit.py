@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -15,25 +15,31 @@ from confluent_kafka.cimpl import NewTopic
 from pyspark.sql import SparkSession
 
 from keylane.assignor.profile import read_profile
+from keylane.cli.main import main
 from keylane.embedded.ports import find_free_port
 from keylane.errors import ConfigInvalid
 from keylane.pipeline.arguments import start_session
 from keylane.pipeline.start import open_session
 from tests.integration.byte_tap import tapped_broker
 from tests.integration.conftest import TopicFactory
+from tests.spark.s3 import S3Server, s3_jars
 
-from .cluster import RUN_S, WORKERS, Job, SparkCluster
+from .cluster import BOTH, WORKERS, Job, SparkCluster
+from .gate import Gate
 
 COMMAND = """
 import sys
 from keylane.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
+GIVEN = f"""
+from keylane.pipeline.start import open_session
+spark = open_session("given")
+print("jars", spark.sparkContext.getConf().get("spark.jars"))
+{COMMAND}"""
 RECORDS = 200
 PARTITIONS = 3
 TOPIC = "held"
-EXECUTOR = b"-executor"
-"""Stands in the group id, and so in the client id, with which Spark's source reads."""
 
 
 @pytest.fixture
@@ -42,21 +48,6 @@ def program(tmp_path: Path) -> Path:
     path = tmp_path / "run.py"
     path.write_text(COMMAND)
     return path
-
-
-class Gate(list[bytes]):
-    """In the place of a tap's pieces: one of an executor's consumer waits until `open`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open = threading.Event()
-        self.waiting = threading.Semaphore(0)
-
-    def append(self, data: bytes) -> None:
-        """Let a piece pass; all requests have the client's id."""
-        if EXECUTOR in data and not self.open.is_set():
-            self.waiting.release()
-            self.open.wait()
 
 
 @dataclass(frozen=True)
@@ -68,15 +59,8 @@ class Held:
 
     def start(self, cluster: SparkCluster, out: Path) -> Job:
         """Start a profile; returns when both executors are in a task, and wait."""
-        both = [
-            "--conf",
-            "spark.cores.max=2",
-            "--conf",
-            "spark.scheduler.minRegisteredResourcesRatio=1",
-        ]
-        job = cluster.start_keylane("profile", *self.arguments, *both, "--out", out)
-        for _ in range(WORKERS):
-            assert self.gate.waiting.acquire(timeout=RUN_S), "an executor does not read"
+        job = cluster.start_keylane("profile", *self.arguments, *BOTH, "--out", out)
+        self.gate.await_executors(WORKERS)
         return job
 
 
@@ -122,6 +106,46 @@ def test_spark_submit_runs_on_its_master(
     profile = read_profile((tmp_path / "out" / "profile.json").read_bytes())
     assert profile.records == RECORDS
     assert sum(load.distinct_keys or 0 for load in profile.partitions) == RECORDS
+
+
+@pytest.mark.long
+def test_jars_that_spark_submit_was_given_are_those_that_are_used(
+    spark_cluster: SparkCluster,
+    held: Held,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A list as `keylane spark jars --paths` prints it: executors read with it, none is added."""
+    held.gate.open.set()
+    assert main(["spark", "jars", "--to", str(tmp_path / "jars"), "--paths"]) == 0
+    paths = capsys.readouterr().out.strip()
+    program = tmp_path / "given.py"
+    program.write_text(GIVEN)
+    arguments = ["spark", "profile", *held.arguments, "--out", tmp_path / "out"]
+
+    done = spark_cluster.submit(program, *arguments, options=["--jars", paths], jars=False)
+
+    assert done.code == 0, done
+    (shown,) = [line for line in done.out.splitlines() if line.startswith("jars ")]
+    used = [urlsplit(jar).path for jar in shown.removeprefix("jars ").split(",")]
+    assert sorted(used) == sorted(paths.split(","))
+    assert read_profile((tmp_path / "out" / "profile.json").read_bytes()).records == RECORDS
+
+
+@pytest.mark.long
+def test_jars_of_a_store_are_shipped_beside_the_connector(
+    spark_cluster: SparkCluster, held: Held, s3_server: S3Server
+) -> None:
+    """`--conf spark.jars` without a connector: keylane adds its own, and both reach executors."""
+    held.gate.open.set()
+    uri = f"{s3_server.bucket()}/out"
+    given = {**s3_server.settings, "spark.jars": ",".join(map(str, s3_jars()))}
+    conf = [word for pair in given.items() for word in ("--conf", "=".join(pair))]
+
+    done = spark_cluster.keylane("profile", *held.arguments, *conf, "--out", uri)
+
+    assert done.code == 0, done
+    assert "profile.json" in s3_server.keys(uri)
 
 
 @pytest.mark.long

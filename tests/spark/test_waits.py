@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from keylane.keyrange.space import HASH_MAX, split_even
+from keylane.pipeline.audit import rules, seen
 from keylane.pipeline.waits import lag
 from keylane.pipeline.waits.history import EXACT, INDIVIDUAL, LOST
 from keylane.pipeline.waits.job import LagReport
@@ -128,6 +131,38 @@ def twin(
     own = min(((t, m) for at, offset, m, t in reports if (at, offset) == (p, o)), default=None)
     processed = (None, None) if own is None else (own[0] // 1000, own[1])
     return (p, o, *committed, *processed, predates)
+
+
+def test_what_is_no_time_and_no_partition_is_not_taken_for_one(spark: SparkSession) -> None:
+    """A record's time of -1 is none; a report of a partition beyond 32 bits covers nothing."""
+    rows = [(0, 0, b"k", 5, 0), (0, 1, b"k", -1, 0), (0, 2, b"k", 7, 1), (0, 3, b"k", -1, -1)]
+    columns = "partition int, offset bigint, key binary, ms bigint, timestampType int"
+    raw = spark.createDataFrame(rows, columns).withColumn("timestamp", F.timestamp_millis("ms"))
+    row = ["0", "0", "9", "7"]
+    mark = {"v": 1, "k": "c", "m": "a", "g": 1, "t": 8000, "l": [row, ["4294967296", *row[1:]]]}
+    values = [(0, 0, json.dumps(mark).encode())]
+    reports = spark.createDataFrame(values, "partition int, offset bigint, value binary")
+
+    records = lag.produced_records(raw).orderBy("o").select("produced_ms", "stamp").collect()
+    commits = lag.report_commits(rules.parse_values(reports)).where("p is not null").collect()
+
+    assert [tuple(one) for one in records] == [(5, 0), (None, -1), (7, 1), (None, -1)]
+    assert [tuple(one) for one in commits] == [(0, 0, 9, 7, 8, EXACT, True)]
+
+
+def test_reports_are_complete_from_the_oldest_of_each_partition_that_was_cut(
+    spark: SparkSession,
+) -> None:
+    """None where nothing was cut; a partition of which nothing is left has lost all of them."""
+    rows = [(0, 1000, False), (1, 9000, False), (1, 5000, False), (2, 7000, False), (1, 1, True)]
+    parsed = spark.createDataFrame(rows, "ap int, t bigint, bad boolean")
+
+    found = [
+        seen.oldest_report_ms(parsed, starts)
+        for starts in ((0, 0, 0, 0), (0, 4, 4, 0), (0, 4, 0, 4))
+    ]
+
+    assert found == [None, 7, seen.NEVER_MS]
 
 
 def test_a_wait_keeps_eleven_bits(spark: SparkSession) -> None:

@@ -22,10 +22,13 @@ from keylane.keyrange.hash import key_hash
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline.migration import cli as migration_cli
 from keylane.pipeline.migration import job as migration_job
-from keylane.pipeline.topic_range import read_range
+from keylane.pipeline.migration import sides
+from keylane.pipeline.topic_range import TopicRange, read_range
 from keylane.pipeline.waits import cli as waits_cli
+from keylane.pipeline.waits import job as waits_job
 from tests.integration.conftest import TopicFactory, make_topic_factory
 from tests.integration.keylane_process import KeylaneProcess
+from tests.spark.s3 import S3Server
 
 PARTITIONS, LANES, RECORDS, KEYS = 2, 4, 400, 25
 Message = tuple[int, int, bytes | None, bytes | None, int]
@@ -104,6 +107,16 @@ def process(bootstrap: str, groups: Groups, audit_topic: str, *, group: str, lan
     consumer.close()
 
 
+def produce_orders(groups: Groups) -> None:
+    """All records that are to be processed."""
+    producer = Producer({"bootstrap.servers": groups.kafka, "enable.idempotence": True})
+    for number in range(RECORDS):
+        key = None if number % 40 == 0 else b"key-%d" % (number % KEYS)
+        partition = number % PARTITIONS if key is None else key_hash(key) % PARTITIONS
+        producer.produce(groups.orders, b"order %d" % number, key, partition=partition)
+    assert producer.flush(30) == 0
+
+
 @pytest.fixture(scope="module")
 def groups(kafka: str, shared_keylane: KeylaneProcess) -> Groups:
     """Both groups have processed all of a topic."""
@@ -111,12 +124,7 @@ def groups(kafka: str, shared_keylane: KeylaneProcess) -> Groups:
     orders = make("lanes4", partitions=PARTITIONS)
     found = Groups(kafka, orders, f"{orders}-lanes", make("audit", partitions=3),
                    make("audit", partitions=2))  # fmt: skip
-    producer = Producer({"bootstrap.servers": kafka, "enable.idempotence": True})
-    for number in range(RECORDS):
-        key = None if number % 40 == 0 else b"key-%d" % (number % KEYS)
-        partition = number % PARTITIONS if key is None else key_hash(key) % PARTITIONS
-        producer.produce(orders, b"order %d" % number, key, partition=partition)
-    assert producer.flush(30) == 0
+    produce_orders(found)
     process(shared_keylane.bootstrap, found, found.lanes_audit, group=found.group, lanes=LANES)
     process(kafka, found, found.direct_audit, group=f"{orders}-direct", lanes=1)
     return found
@@ -190,6 +198,64 @@ def test_waits_of_a_real_group(
     assert keys[0]["key"].decode() in text
     assert pq.read_table(tmp_path / "journal" / "groups.parquet").num_rows > 0
     assert (tmp_path / "journal" / "lag.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.long
+def test_a_read_that_loses_reports_has_a_reason(
+    groups: Groups,
+    command: Command,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Reports that are there and were not seen: the waits are not those of all records."""
+
+    def read_most(spark: SparkSession, chosen: TopicRange, **options: Any) -> DataFrame:
+        found = read_range(spark, chosen, **options)
+        return found.where("offset < 10") if chosen.topic == groups.lanes_audit else found
+
+    monkeypatch.setattr(waits_job, "read_range", read_most)
+    where = ["--bootstrap", groups.kafka, "--topic", groups.orders, "--audit", groups.lanes_audit]
+
+    code = command("lag", *where, "--out", tmp_path)
+
+    assert code == 2
+    assert (
+        f"{groups.lanes_audit} partition 0: the record at offset 10 was not seen, though it is"
+        " there"
+    ) in capsys.readouterr().out
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "files"),
+    [
+        ("lag", {"lag.json", "groups.parquet", "keys.parquet", "lag.png", "lag.svg"}),
+        ("verify-migration", {"verdict.json", "differences.parquet", "keys.parquet"}),
+    ],
+)
+def test_answers_go_to_a_bucket(
+    groups: Groups,
+    command: Command,
+    s3: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    files: set[str],
+) -> None:
+    """All files stand in the bucket, and no folder of that name on this machine."""
+    monkeypatch.chdir(tmp_path)
+    uri = f"{s3.bucket()}/out"
+    sides_of = ["--before", groups.direct_audit, "--after", groups.lanes_audit]
+    topics = {
+        "lag": ["--topic", groups.orders, "--audit", groups.lanes_audit],
+        "verify-migration": ["--input", groups.orders, *sides_of],
+    }
+
+    assert command(name, "--bootstrap", groups.kafka, *topics[name], "--out", uri) == 0
+
+    assert s3.keys(uri) == files
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
@@ -267,6 +333,13 @@ def test_topics_with_other_partitions_are_compared_by_key(
     again = command(*where, "--out", tmp_path / "again")
     capsys.readouterr()
 
+    # Of what a lost worker had, less may be there when it is read again.
+    number = sides.numbered
+    with monkeypatch.context() as patch:
+        patch.setattr(sides, "numbered", lambda *a, **b: number(*a, **b).where("seq < 3"))
+        fewer = command(*where, "--out", tmp_path / "fewer")
+    recounted = capsys.readouterr().out
+
     # A read that ends early is no topic with fewer records.
     def read_most(*arguments: Any, **options: Any) -> DataFrame:
         return read_range(*arguments, **options).where("offset < 10")
@@ -282,6 +355,8 @@ def test_topics_with_other_partitions_are_compared_by_key(
     assert (row["kind"], row["key_hash"]) == ("duplicated", key_hash(b"key-16"))
     assert (row["before_offset"], row["after_partition"]) == (None, key_hash(b"key-16") % 3)
     assert (row["value_bytes"], row["after_offset"] > 0) == (len("order 41"), True)
+    assert fewer == 2
+    assert f"inconclusive: {copy} was read again after a worker was lost, and had " in recounted
     assert early == 2
     reported = capsys.readouterr().out
     assert reported.startswith("inconclusive: ")

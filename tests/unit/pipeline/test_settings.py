@@ -47,6 +47,15 @@ def test_what_spark_was_started_with_wins_over_ours_and_loses_to_what_is_given()
     }
 
 
+def test_jars_that_were_added_at_the_start_stay_beside_those_that_were_given() -> None:
+    """A session ships what its setting names: without the connector executors could not read."""
+    given, found = {"spark.jars": "/s3.jar"}, {"spark.jars": "/s3.jar,/connector.jar"}
+
+    settings = session_settings(given, found, is_new=True, is_submitted=False)
+
+    assert settings["spark.jars"] == "/s3.jar,/connector.jar"
+
+
 @pytest.mark.parametrize("source", ["given", "found"])
 def test_a_cluster_gets_nothing_that_is_for_one_machine(source: str) -> None:
     """Whichever names the master; the time zone alone is ours."""
