@@ -25,6 +25,8 @@ ROWS_MAX: Final = 20_000
 """Lanes, members and slices that are kept: those that wait longest."""
 DRAWN_MAX: Final = 48
 """Lanes of the picture, those that wait longest."""
+CELLS_MAX: Final = 50_000
+"""Cells of the picture, slices times lanes: 100 MB in this process."""
 KINDS: Final = ("total", "slice", "member", "lane")
 
 
@@ -88,18 +90,26 @@ def rows_of(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _cells(counts: DataFrame, groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Waits by slice and lane, of the lanes that wait longest."""
-    slowest = [
+    """Waits by slice and lane, of the lanes that wait longest and the slices of `groups`.
+
+    More slices leave room for fewer lanes.
+    """
+    commits = [row for row in groups if row["figure"] == lag.COMMIT]
+    slices = [(row["slice"],) for row in commits if row["by"] == "slice"]
+    lane_max = min(DRAWN_MAX, CELLS_MAX // max(len(slices), 1))
+    lanes = [
         tuple(row[name] for name in lag.LANE)
-        for row in groups
-        if row["by"] == "lane" and row["figure"] == lag.COMMIT and row["known"]
-    ][:DRAWN_MAX]
-    if not slowest:
+        for row in commits
+        if row["by"] == "lane" and row["known"]
+    ][:lane_max]
+    if not lanes or not slices:
         return []
     spark = counts.sparkSession
-    drawn = spark.createDataFrame(slowest, "p int, lo bigint, hi bigint")
-    own = counts.where((F.col("figure") == lag.COMMIT) & F.col("slice").isNotNull())
+    drawn = spark.createDataFrame(lanes, "p int, lo bigint, hi bigint")
+    shown = spark.createDataFrame(slices, "slice bigint")
+    own = counts.where(F.col("figure") == lag.COMMIT)
     own = own.join(F.broadcast(drawn), [*lag.LANE], "left_semi")
+    own = own.join(F.broadcast(shown), "slice", "left_semi")
     return rows_of(lag.summed(own, ("slice", *lag.LANE)).drop("by"))
 
 
