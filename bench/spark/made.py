@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline.audit import rules
 from keylane.pipeline.expressions import key_hash, lane_of
-from keylane.pipeline.topic_range import TopicRange
+from keylane.pipeline.topic_range import RECORDS_PER_TASK, TASKS_MAX, TopicRange
 
 PARTITIONS: Final = 16
 KEYS: Final = 1_000_000
@@ -40,8 +40,6 @@ WEEK_US: Final = HOURS * 3_600_000_000
 VALUE_BYTES: Final = (20, 181)
 START_S: Final = 1_790_812_800
 """2026-10-01T00:00:00Z."""
-RECORDS_PER_TASK: Final = 1_000_000
-"""As `profile` and `simulate` read."""
 
 LANES: Final = 16
 MEMBERS: Final = 8
@@ -279,7 +277,9 @@ def _range_of(topic: str, ends: tuple[int, ...]) -> TopicRange:
 
 
 def _numbers(spark: SparkSession, count: int) -> DataFrame:
-    return spark.range(0, count, 1, max(PARTITIONS, -(-count // RECORDS_PER_TASK)))
+    """`count` numbers, in as many tasks as `topic_range.count_tasks` gives."""
+    tasks = max(PARTITIONS, min(-(-count // RECORDS_PER_TASK), TASKS_MAX))
+    return spark.range(0, count, 1, tasks)
 
 
 def _numbers_to(count: int) -> Column:
