@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +20,7 @@ from keylane.pipeline.settings import NO_CONNECT, is_local
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 SOURCE_OPTIONS: Final[Mapping[str, str]] = {
     # Kafka's default of 500 records per poll costs Spark another round for each 500.
@@ -134,6 +134,18 @@ def source_options(
         "subscribe": topic,
         "startingOffsets": starting,
     }
+
+
+def hold(frame: DataFrame, stack: ExitStack) -> DataFrame:
+    """`frame`, computed once: on the disks of the executors, and again where one is lost.
+
+    The end of `stack` releases it.
+    """
+    from pyspark import StorageLevel
+
+    held = frame.persist(StorageLevel.DISK_ONLY)
+    stack.callback(held.unpersist)
+    return held
 
 
 def first_line(error: BaseException) -> str:

@@ -16,20 +16,20 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from keylane.embedded.resolve import Progress, print_progress
 from keylane.pipeline.audit import rules, seen
 from keylane.pipeline.brokers import SparkAdmin
-from keylane.pipeline.job import spark_errors
+from keylane.pipeline.job import hold, spark_errors
 from keylane.pipeline.migration import sides
+from keylane.pipeline.migration.comparison import SideComparison, compare_sides
 from keylane.pipeline.migration.sides import NAMES
 from keylane.pipeline.tables import json_rows, parquet_bytes
 from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from keylane.pipeline.storage import Folder
 
@@ -38,8 +38,6 @@ SAME, DIFFERENT, UNKNOWN = "same", "different", "inconclusive"
 EXIT_CODES: Final = {SAME: 0, DIFFERENT: 1, UNKNOWN: 2}
 SHOWN_MAX: Final = 5
 """Differences of a kind, and keys, that a verdict lists."""
-LISTED_MAX: Final = 100_000
-"""Differences, and keys, in the Parquet files: 10 MB; counts are of all."""
 TASKS_PER_CORE: Final = 2
 
 
@@ -102,7 +100,7 @@ class MigrationVerdict:
 
 @dataclass(frozen=True, slots=True)
 class MigrationResult:
-    """Verdict, and the tables behind it, bounded by `LISTED_MAX`."""
+    """Verdict, and the tables behind it, bounded by `comparison.LISTED_MAX`."""
 
     verdict: MigrationVerdict
     differences: pa.Table
@@ -150,10 +148,10 @@ class _Run:
             options = {"includeHeaders": "true"} if headers else {}
             raw = self._read(chosen, options)
             frames.append(sides.topic_side(raw, side, headers=headers))
-        rows = self._kept(frames[0].unionAll(frames[1]))
+        rows = hold(frames[0].unionAll(frames[1]), self.stack)
         for side, chosen in enumerate(both):
             own = rows.where(F.col("side") == side)
-            bitmaps = self._kept(rules.offset_bitmaps(own, "p", "o"))
+            bitmaps = hold(rules.offset_bitmaps(own, "p", "o"), self.stack)
             found = seen.compare(self.spark, chosen, bitmaps)
             self.reasons += found.doubts
             self.records[NAMES[side]] = found.records
@@ -166,10 +164,12 @@ class _Run:
         frames = []
         for side, chosen in enumerate(both):
             self.progress(f"reading {chosen.offset_count:,} reports of {chosen.topic}")
-            parsed = self._kept(rules.parse_values(self._read(chosen, {})))
+            parsed = hold(rules.parse_values(self._read(chosen, {})), self.stack)
             records = rules.split_reports(parsed).records
             self._check_reports(parsed, records, chosen, work)
-            first = self._kept(sides.first_reports(rules.within(records, work.starts, work.ends)))
+            first = hold(
+                sides.first_reports(rules.within(records, work.starts, work.ends)), self.stack
+            )
             counted = first.agg(F.count(F.lit(1)), F.sum(F.col("reports") - 1)).collect()[0]
             self.records[NAMES[side]] = counted[0]
             self.redelivered[NAMES[side]] = counted[1] or 0
@@ -181,7 +181,7 @@ class _Run:
     def _check_reports(
         self, parsed: DataFrame, records: DataFrame, chosen: TopicRange, work: TopicRange
     ) -> None:
-        bitmaps = self._kept(rules.offset_bitmaps(parsed, "ap", "ao"))
+        bitmaps = hold(rules.offset_bitmaps(parsed, "ap", "ao"), self.stack)
         self.reasons += seen.report_doubts(self.spark, chosen, bitmaps)
         bad = parsed.where("bad").count()
         if bad:
@@ -221,62 +221,39 @@ class _Run:
         work: TopicRange | None = None,
     ) -> MigrationResult:
         """Compare the rows of both sides."""
-        self.progress("comparing keys")
-        rows = self._kept(sides.numbered(rows, any_order=self.request.any_order))
-        marks = self._kept(sides.key_marks(rows))
-        totals = marks.agg(
-            _distinct_keys().alias("keys"),
-            F.coalesce(F.sum("records_before"), F.lit(0)).alias("before"),
-            F.coalesce(F.sum("records_after"), F.lit(0)).alias("after"),
-            F.count_if("unordered").alias("unordered"),
-            F.count_if("differs").alias("differs"),
-        ).collect()[0]
-        differing = self._kept(sides.differing(rows, marks))
-        found = self._kept(sides.differences(differing))
-        counts, different = dict.fromkeys(sides.KINDS, 0), 0
-        if totals["differs"]:
-            self.progress("comparing records of keys that differ")
-            kinds = (F.count_if(F.col("kind") == kind).alias(kind) for kind in sides.KINDS)
-            counted = found.agg(_distinct_keys(), *kinds).collect()[0]
-            counts, different = {kind: counted[kind] for kind in sides.KINDS}, counted[0]
-        listed_max = LISTED_MAX if totals["differs"] else 0  # without, nothing has to be run
-        is_work = work is not None
-        listed = found.orderBy("kind", "p_before", "o_before", "p_after", "o_after")
-        table = listed.limit(listed_max).select(*_shown_columns(is_work=is_work)).toArrow()
-        keys = self._keys(found, sides.first_differences(differing), is_work=is_work)
-        keys = keys.orderBy("before_partition", "before_offset", "key_hash")
-        key_table = keys.limit(listed_max).toArrow()
-        self._check_end(totals, counts, [*both, *([] if work is None else [work])])
-        self.progress("")
+        found = compare_sides(
+            rows,
+            any_order=self.request.any_order,
+            is_work=work is not None,
+            stack=self.stack,
+            progress=self.progress,
+        )
+        self._check_end(found, [*both, *([] if work is None else [work])])
         # Of the records of one side, those that the other side has too are no more.
-        reported = totals["after"] + counts[sides.MISSING]
+        reported = found.records[NAMES[sides.AFTER]] + found.counts[sides.MISSING]
         verdict = MigrationVerdict(
-            status=self._status(counts, totals["unordered"]),
-            counts=counts,
-            records={name: totals[name] for name in NAMES.values()},
-            keys=totals["keys"],
-            keys_different=different,
-            keys_unordered=totals["unordered"],
+            status=self._status(found.counts, found.keys_unordered),
+            counts=found.counts,
+            records=found.records,
+            keys=found.keys,
+            keys_different=found.keys_different,
+            keys_unordered=found.keys_unordered,
             redelivered=self.redelivered,
             unreported=None if work is None else max(0, work.offset_count - reported),
             compared=compared,
-            reasons=self._all_reasons(totals["unordered"]),
-            shown=_first(table, sides.KINDS),
-            shown_keys=key_table.slice(0, SHOWN_MAX).to_pylist(),
+            reasons=self._all_reasons(found.keys_unordered),
+            shown=_first(found.difference_table, sides.KINDS),
+            shown_keys=found.key_table.slice(0, SHOWN_MAX).to_pylist(),
         )
-        return MigrationResult(verdict, table, key_table)
+        return MigrationResult(verdict, found.difference_table, found.key_table)
 
-    def _check_end(
-        self, totals: Row, counts: Mapping[str, int], ranges: Sequence[TopicRange]
-    ) -> None:
+    def _check_end(self, found: SideComparison, ranges: Sequence[TopicRange]) -> None:
         """Note what changed while this ran, so that steps may have seen different records."""
+        self.reasons += found.doubts
         for side, name in NAMES.items():
-            self.reasons += seen.recount(ranges[side].topic, self.records[name], totals[name])
-        is_found = any(counts.values()) or totals["unordered"] or not totals["differs"]
-        of_before = totals["before"] - counts[sides.MISSING]
-        of_after = totals["after"] - counts[sides.EXTRA] - counts[sides.DUPLICATED]
-        if not is_found or of_before != of_after:  # what both sides have
-            self.reasons.append("records were read again after a worker was lost, and are others")
+            self.reasons += seen.recount(
+                ranges[side].topic, self.records[name], found.records[name]
+            )
         for chosen in ranges:
             self.reasons += changes_since(self.spark, chosen)
 
@@ -296,31 +273,11 @@ class _Run:
         )
         return [*self.reasons, text]
 
-    def _keys(self, found: DataFrame, first: DataFrame, *, is_work: bool) -> DataFrame:
-        """A row per key with differences: how many of each kind, and where its sequences part."""
-        counts = found.groupBy(*sides.KEY).agg(
-            *(F.count_if(F.col("kind") == kind).alias(kind) for kind in sides.KINDS)
-        )
-        joined = counts.join(first, [*sides.KEY], "left")
-        partition = [F.col("k2").cast("int").alias("partition")] if is_work else []
-        return joined.select(
-            _key_hash(),
-            *partition,
-            *sides.KINDS,
-            F.col("seq").alias("first_number"),
-            *_places(""),
-        )
-
     def _read(self, chosen: TopicRange, options: Mapping[str, str]) -> DataFrame:
         # Order does not matter here: records carry their place.
         tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
         chosen = replace(chosen, options={**chosen.options, **options})
         return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
-
-    def _kept(self, frame: DataFrame) -> DataFrame:
-        kept = frame.persist(StorageLevel.DISK_ONLY)
-        self.stack.callback(kept.unpersist)
-        return kept
 
 
 def save_result(result: MigrationResult, folder: Folder) -> None:
@@ -358,32 +315,3 @@ def _first(table: pa.Table, kinds: Sequence[str]) -> list[dict[str, Any]]:
             own = table.slice(column.index(kind), min(SHOWN_MAX, column.count(kind)))
             found += own.to_pylist()
     return found
-
-
-def _shown_columns(*, is_work: bool) -> list[Column]:
-    value = (
-        [F.col("k2").cast("int").alias("partition"), F.col("d").alias("offset")]
-        if is_work
-        else [
-            F.col("d").alias("value_hash"),
-            F.when(F.col("size") >= 0, F.col("size")).alias("value_bytes"),
-        ]
-    )
-    return [F.col("kind"), _key_hash(), *value, *_places(""), *_places("previous_")]
-
-
-def _distinct_keys() -> Column:
-    """Number of keys; records without a key have none."""
-    return F.count_distinct(F.when(~F.col("keyless"), F.struct("k", "k2")))
-
-
-def _key_hash() -> Column:
-    return F.when(~F.col("keyless"), F.col("k")).alias("key_hash")
-
-
-def _places(prefix: str) -> list[Column]:
-    return [
-        F.col(f"{prefix}{short}_{side}").alias(f"{prefix}{side}_{name}")
-        for side in NAMES.values()
-        for short, name in (("p", "partition"), ("o", "offset"))
-    ]

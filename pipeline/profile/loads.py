@@ -24,13 +24,9 @@ from keylane.keyrange.space import HASH_MAX
 from keylane.pipeline import expressions
 from keylane.pipeline.expressions import BUCKET_BITS, HASH_BITS
 from keylane.pipeline.job import spark_errors, tracked
-from keylane.pipeline.topic_range import TopicRange, read_range
+from keylane.pipeline.topic_range import TopicRange, count_tasks, read_range
 
 HEAVY_COUNT: Final = 20
-RECORDS_PER_TASK: Final = 1_000_000
-"""A second or two of work: the steps of progress. Order does not matter here, but each task
-sends a row per key that it met: 500,000 records cost a fifth more CPU."""
-
 BUCKET_MASK: Final = HASH_MAX >> (HASH_BITS - BUCKET_BITS) << (HASH_BITS - BUCKET_BITS)
 """The bits of a hash that name its bucket."""
 
@@ -120,11 +116,10 @@ def run_profile(
 
 
 def open_range(spark: SparkSession, chosen: TopicRange, *, headers: bool = False) -> DataFrame:
-    """The records of a range, in tasks of a second or two; the order in a key is lost."""
+    """The records of a range, in tasks of `count_tasks`; the order in a key is lost."""
     if headers:
         chosen = replace(chosen, options={**chosen.options, "includeHeaders": "true"})
-    tasks = max(chosen.partition_count, -(-chosen.offset_count // RECORDS_PER_TASK))
-    return read_range(spark, chosen, min_partitions=tasks)
+    return read_range(spark, chosen, min_partitions=count_tasks(chosen))
 
 
 @contextmanager

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from keylane.pipeline.simulate.model import Simulation
 
-RECORDS_PER_TASK: Final = 1_000_000
-"""As a profile reads; records are ordered again for each queue."""
 EXIT_MISSED: Final = 1
 PRICE_MAX: Final = 1e9
 WAIT_MS_MAX: Final = 1e12
@@ -133,13 +131,14 @@ def run_simulate_command(args: SimpleNamespace) -> int:
             # Late: they need pyspark, and a session says so where it is missing.
             from keylane.pipeline.simulate.job import run_simulation
             from keylane.pipeline.simulate.queueing import plain_records
-            from keylane.pipeline.topic_range import find_range, read_range
+            from keylane.pipeline.topic_range import count_tasks, find_range, read_range
 
             chosen = find_range(
                 spark, args.bootstrap, args.topic, start=args.start, end=args.end, options=options
             )
-            tasks = max(chosen.partition_count, -(-chosen.offset_count // RECORDS_PER_TASK))
-            records = plain_records(read_range(spark, chosen, min_partitions=tasks))
+            # Records are ordered again for each queue.
+            read = read_range(spark, chosen, min_partitions=count_tasks(chosen))
+            records = plain_records(read)
             if args.work_from is not None:
                 records = _measured(spark, records, args.work_from, request.work)
             simulation = run_simulation(

@@ -17,18 +17,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from keylane.embedded.resolve import Progress, print_progress
 from keylane.offsets.records.journal import TOPIC_NAME, ic_partition
 from keylane.pipeline.audit import rules, seen
-from keylane.pipeline.job import spark_errors
+from keylane.pipeline.job import hold, spark_errors
 from keylane.pipeline.profile.loads import name_keys
 from keylane.pipeline.tables import json_rows, parquet_bytes
 from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
 from keylane.pipeline.waits import lag
 from keylane.pipeline.waits.history import journal_commits
+from keylane.pipeline.waits.measure import find_waits, rows_of, sum_waits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
     from keylane.pipeline.storage import Folder
 
 SUMMARY, GROUPS, KEYS = "lag.json", "groups.parquet", "keys.parquet"
-ROWS_MAX: Final = 20_000
-"""Lanes, members and slices that are kept: those that wait longest."""
-DRAWN_MAX: Final = 48
-"""Lanes of the picture, those that wait longest."""
 TASKS_PER_CORE: Final = 2
 NAMES: Final = {"p": "partition", "h": "key_hash", "o": "offset"}
 """Names of columns outside of this package."""
@@ -63,7 +59,6 @@ KEY_COLUMNS: Final[Mapping[str, pa.DataType]] = {
     "offset": pa.int64(),
     "key": pa.binary(),
 }
-KINDS: Final = ("total", "slice", "member", "lane")
 STAMPS: Final = {0: "CreateTime", 1: "LogAppendTime", -1: "none"}
 
 
@@ -177,45 +172,50 @@ class _Run:
 
     def measure(self, reported: TopicRange | None, journal: TopicRange | None) -> LagReport:
         """Read, join and sum up."""
-        commits: list[DataFrame] = []
-        ranges: list[DataFrame] = []
-        reports, oldest_ms = None, None
-        if reported is not None:
-            parsed = self._parse(reported)
-            reports = lag.processed_reports(parsed)
-            commits.append(lag.report_commits(parsed))
-            ranges.append(rules.split_reports(parsed).assigned.select("p", "lo", "hi"))
-            oldest_ms = seen.oldest_report_ms(parsed, reported.starts)
-        if journal is not None:
-            commits.append(self._read_journal(journal))
-        both = self._kept(commits[0] if len(commits) == 1 else commits[0].unionByName(commits[1]))
-        bounds = self._kept(lag.lane_bounds(both, *ranges))
+        parsed = None if reported is None else self._parse(reported)
+        commits = None if journal is None else self._read_journal(journal)
         self.progress(f"reading {self.wanted.offset_count:,} offsets of {self.request.topic}")
-        records = lag.produced_records(self._read(self.wanted))
-        own = (
-            None if reports is None else rules.within(reports, self.wanted.starts, self.wanted.ends)
+        waits = find_waits(
+            self._read(self.wanted),
+            self.wanted,
+            parsed=parsed,
+            journal=commits,
+            report_starts=() if reported is None else reported.starts,
+            stack=self.stack,
         )
-        records = lag.with_reports(records, own, oldest_ms=oldest_ms)
-        waits = self._kept(lag.with_commits(records, both, bounds))
-        counts = self._kept(
-            lag.wait_counts(waits, slice_s=self.request.slice_s, has_reports=own is not None)
-        )
-        records_seen = self._check_seen(waits)
+        records = self._check_seen(waits)
         self.progress("summing up")
-        report = self._report(waits, counts)
-        again = report.totals[lag.COMMIT]["records"]
-        self.reasons += seen.recount(self.request.topic, records_seen, again)
+        counts = lag.wait_counts(
+            waits, slice_s=self.request.slice_s, has_reports=parsed is not None
+        )
+        sums = sum_waits(hold(counts, self.stack))
+        if not any(row["known"] for row in sums.totals.values()):
+            self.reasons.append("no record has a known time of its commit or its processing")
+        stamps = waits.groupBy("stamp").count().collect()
+        keys = self._slow_keys(waits)
+        again = sums.totals[lag.COMMIT]["records"]
+        self.reasons += seen.recount(self.request.topic, records, again)
         for chosen in filter(None, (self.wanted, reported, journal)):
             self.reasons += changes_since(self.spark, chosen)
-        return report
+        self.progress("")
+        return LagReport(
+            topic=self.request.topic,
+            read=self.judged,
+            stamps={STAMPS.get(stamp, str(stamp)): count for stamp, count in stamps},
+            totals=sums.totals,
+            groups=sums.groups,
+            cells=sums.cells,
+            keys=keys,
+            reasons=self.reasons,
+        )
 
     def _parse(self, reported: TopicRange) -> DataFrame:
         self.progress(f"reading {reported.offset_count:,} reports")
-        parsed = self._kept(rules.parse_values(self._read(reported)))
+        parsed = hold(rules.parse_values(self._read(reported)), self.stack)
         bad = parsed.where("bad").count()
         if bad:
             self.reasons.append(f"{bad} records of {reported.topic} are no reports")
-        bitmaps = self._kept(rules.offset_bitmaps(parsed, "ap", "ao"))
+        bitmaps = hold(rules.offset_bitmaps(parsed, "ap", "ao"), self.stack)
         self.reasons += seen.report_doubts(self.spark, reported, bitmaps)
         return parsed
 
@@ -225,7 +225,7 @@ class _Run:
         raw = read_range(self.spark, journal).select(
             "offset", F.unix_millis("timestamp").alias("t_ms"), "key", "value"
         )
-        found = self._kept(journal_commits(raw, self.request.group, topic_id))
+        found = hold(journal_commits(raw, self.request.group, topic_id), self.stack)
         if found.isEmpty():
             self.reasons.append(
                 f"the journal has no commit of group {self.request.group} for {self.request.topic}"
@@ -234,77 +234,25 @@ class _Run:
 
     def _check_seen(self, waits: DataFrame) -> int:
         """Note what was not seen; return the number of records that were."""
-        found = seen.compare(
-            self.spark, self.wanted, self._kept(rules.offset_bitmaps(waits, "p", "o"))
-        )
+        bitmaps = hold(rules.offset_bitmaps(waits, "p", "o"), self.stack)
+        found = seen.compare(self.spark, self.wanted, bitmaps)
         self.reasons += found.doubts
         return found.records
 
-    def _report(self, waits: DataFrame, counts: DataFrame) -> LagReport:
-        stamps = {
-            STAMPS.get(stamp, str(stamp)): records
-            for stamp, records in waits.groupBy("stamp").count().collect()
-        }
-        found = lag.summed(counts, (), ("slice",), ("member",), lag.LANE)
-        rows = _rows(found.orderBy("by", F.desc("p99_ms"), "figure").limit(ROWS_MAX))
-        totals = {row["figure"]: row for row in rows if row["by"] == 0}
-        named = [{**row, "by": KINDS[row["by"]]} for row in rows if row["by"]]
-        groups = [row for row in named if _has_group(row)]
-        if not any(row["known"] for row in totals.values()):
-            self.reasons.append("no record has a known time of its commit or its processing")
-        cells = self._cells(counts, groups)
-        keys = _rows(lag.slow_keys(waits, self.request.key_count, rank=self.request.rank))
-        if self.request.show_keys and keys:
-            self.progress("reading the names of keys")
-            found = name_keys(self._read(self.wanted), [row["h"] for row in keys])
-            names = {row["key_hash"]: bytes(row["key"]) for row in found.collect()}
-            keys = [row | {"key": names.get(row["h"])} for row in keys]
-        self.progress("")
-        return LagReport(
-            topic=self.request.topic,
-            read=self.judged,
-            stamps=stamps,
-            totals=totals,
-            groups=groups,
-            cells=cells,
-            keys=keys,
-            reasons=self.reasons,
-        )
-
-    def _cells(
-        self, counts: DataFrame, groups: Sequence[Mapping[str, Any]]
-    ) -> list[dict[str, Any]]:
-        """Waits by slice and lane, of the lanes that wait longest."""
-        slowest = [
-            tuple(row[name] for name in lag.LANE)
-            for row in groups
-            if row["by"] == "lane" and row["figure"] == lag.COMMIT and row["known"]
-        ][:DRAWN_MAX]
-        if not slowest:
-            return []
-        drawn = self.spark.createDataFrame(slowest, "p int, lo bigint, hi bigint")
-        own = counts.where((F.col("figure") == lag.COMMIT) & F.col("slice").isNotNull())
-        own = own.join(F.broadcast(drawn), [*lag.LANE], "left_semi")
-        return _rows(lag.summed(own, ("slice", *lag.LANE)).drop("by"))
+    def _slow_keys(self, waits: DataFrame) -> list[dict[str, Any]]:
+        """The keys that wait longest, with their names where these are wanted."""
+        keys = rows_of(lag.slow_keys(waits, self.request.key_count, rank=self.request.rank))
+        if not self.request.show_keys or not keys:
+            return keys
+        self.progress("reading the names of keys")
+        found = name_keys(self._read(self.wanted), [row["h"] for row in keys])
+        names = {row["key_hash"]: bytes(row["key"]) for row in found.collect()}
+        return [row | {"key": names.get(row["h"])} for row in keys]
 
     def _read(self, chosen: TopicRange) -> DataFrame:
         # Order does not matter here: all that is joined carries its place.
         tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
         return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
-
-    def _kept(self, frame: DataFrame) -> DataFrame:
-        kept = frame.persist(StorageLevel.DISK_ONLY)
-        self.stack.callback(kept.unpersist)
-        return kept
-
-
-def _has_group(row: Mapping[str, Any]) -> bool:
-    """Return false for records without a produce time, or without a report."""
-    return row["by"] == "lane" or row[row["by"]] is not None
-
-
-def _rows(frame: DataFrame) -> list[dict[str, Any]]:
-    return [row.asDict() for row in frame.collect()]
 
 
 def save_report(report: LagReport, folder: Folder) -> None:

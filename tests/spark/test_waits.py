@@ -6,12 +6,13 @@ import json
 import random
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from keylane.keyrange.space import HASH_MAX, split_even
 from keylane.pipeline.audit import rules, seen
-from keylane.pipeline.waits import lag
+from keylane.pipeline.waits import lag, measure
 from keylane.pipeline.waits.history import EXACT, INDIVIDUAL, LOST
 from keylane.pipeline.waits.job import LagReport
 from keylane.pipeline.waits.picture import draw_waits, picture_files
@@ -173,6 +174,25 @@ def test_a_wait_keeps_eleven_bits(spark: SparkSession) -> None:
     found = [row[0] for row in frame.select(lag.rounded("wait")).collect()]
 
     assert found == [0, -5, 2047, 2048, 4096, -4096, 999_817_216]
+
+
+def test_many_slices_leave_room_for_few_lanes(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells that reach the driver are bounded: the lane that waits longest keeps its own."""
+    records = [(0, o, 5 if o % 2 == 0 else HALF + 5, False, 1000 * o, 0) for o in range(6)]
+    commits = [
+        (0, 0, HALF - 1, 6, 9000, EXACT, False),
+        (0, HALF, HASH_MAX, 6, 7000, EXACT, False),
+    ]
+    counts = lag.wait_counts(waits_of(spark, records, commits), slice_s=1, has_reports=False)
+    monkeypatch.setattr(measure, "CELLS_MAX", 11)  # of six slices and two lanes
+
+    sums = measure.sum_waits(counts.persist())
+
+    assert [row["lo"] for row in sums.cells] == [0, 0, 0]
+    assert sorted(row["slice"] for row in sums.cells) == [0, 2, 4]
+    assert sums.totals["commit"]["known"] == 6
 
 
 def test_the_picture_is_drawn_with_and_without_waits() -> None:
