@@ -203,11 +203,11 @@ class _Run:
         records_seen = self._check_seen(waits)
         self.progress("summing up")
         report = self._report(waits, counts)
-        again = report.totals[lag.COMMIT]["records"]
-        self.reasons += seen.recount(self.request.topic, records_seen, again)
+        again = report.totals.get(lag.COMMIT, {}).get("records", 0)  # without records, no rows
+        changes = seen.recount(self.request.topic, records_seen, again)
         for chosen in filter(None, (self.wanted, reported, journal)):
-            self.reasons += changes_since(self.spark, chosen)
-        return report
+            changes += changes_since(self.spark, chosen)
+        return replace(report, reasons=[*report.reasons, *changes])
 
     def _parse(self, reported: TopicRange) -> DataFrame:
         self.progress(f"reading {reported.offset_count:,} reports")
