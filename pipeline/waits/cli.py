@@ -80,10 +80,11 @@ def run_lag_command(args: SimpleNamespace) -> int:
         with start_session("keylane lag", master=args.master, conf=args.conf) as spark:
             # Late: they need pyspark, and the session says so where it is missing.
             from keylane.pipeline.storage import open_folder
-            from keylane.pipeline.waits.job import LagRequest, run_lag, save_report
+            from keylane.pipeline.waits.job import SUMMARY, LagRequest, run_lag, save_report
             from keylane.pipeline.waits.picture import draw_waits, picture_files
 
             folder = open_folder(args.out, spark)
+            folder.delete(SUMMARY)  # that of an earlier run says nothing about this one
             request = LagRequest(
                 bootstrap=args.bootstrap,
                 topic=args.topic,

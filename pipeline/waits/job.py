@@ -193,7 +193,7 @@ class _Run:
             self.reasons.append("no record has a known time of its commit or its processing")
         stamps = waits.groupBy("stamp").count().collect()
         keys = self._slow_keys(waits)
-        again = sums.totals[lag.COMMIT]["records"]
+        again = sums.totals.get(lag.COMMIT, {}).get("records", 0)  # without records, no rows
         self.reasons += seen.recount(self.request.topic, records, again)
         for chosen in filter(None, (self.wanted, reported, journal)):
             self.reasons += changes_since(self.spark, chosen)

@@ -198,14 +198,7 @@ def test_offsets_without_a_record_are_no_reason_for_doubt(
 ) -> None:
     """An aborted transaction leaves offsets and no record: nothing could be lost, it is clean."""
     orders, audit_topic = topic("orders", partitions=1), topic("audit", partitions=AUDIT_PARTITIONS)
-    producer = Producer({"bootstrap.servers": kafka, "transactional.id": orders})
-    producer.init_transactions(30)
-    producer.begin_transaction()
-    for _ in range(100):
-        producer.produce(orders, value=b"x")
-    producer.flush(30)
-    producer.abort_transaction(30)
-    wait_for_end(kafka, orders, 101)
+    abort_records(kafka, orders)
     log = make_log(0, seed=8, faulty=False)
     write_log(kafka, AuditLog(ends={}, messages=log.messages), orders, audit_topic)
     request = AuditRequest(
@@ -245,6 +238,18 @@ def test_a_topic_that_changes_under_an_audit_is_noted(
     assert grown == [f"{orders} has 3 partitions now, and 2 were read"]
     assert cut[1:] == [f"{orders} partition 1 ends at 3 now, before 4 which was read"]
     assert other == [f"{orders} was deleted and made anew while it was read"]
+
+
+def abort_records(kafka: str, topic: str) -> None:
+    """Give a topic of one partition 100 records of an aborted transaction, and its marker."""
+    producer = Producer({"bootstrap.servers": kafka, "transactional.id": topic})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    for _ in range(100):
+        producer.produce(topic, value=b"x")
+    producer.flush(30)
+    producer.abort_transaction(30)
+    wait_for_end(kafka, topic, 101)
 
 
 def wait_for_end(kafka: str, topic: str, end: int) -> None:

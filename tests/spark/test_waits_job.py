@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_END, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import Message as Delivered
 from pyspark.sql import DataFrame, SparkSession
@@ -29,6 +30,7 @@ from keylane.pipeline.waits import job as waits_job
 from tests.integration.conftest import TopicFactory, make_topic_factory
 from tests.integration.keylane_process import KeylaneProcess
 from tests.spark.s3 import S3Server
+from tests.spark.test_audit_job import abort_records
 
 PARTITIONS, LANES, RECORDS, KEYS = 2, 4, 400, 25
 Message = tuple[int, int, bytes | None, bytes | None, int]
@@ -227,6 +229,29 @@ def test_a_read_that_loses_reports_has_a_reason(
 
 
 @pytest.mark.long
+def test_offsets_without_a_record_have_no_wait(
+    groups: Groups,
+    command: Command,
+    topic: TopicFactory,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An aborted transaction: reports of its offsets are not taken for waits of records."""
+    orders = topic(partitions=1)
+    abort_records(groups.kafka, orders)
+    where = ["--bootstrap", groups.kafka, "--option", "kafka.isolation.level=read_committed"]
+
+    code = command("lag", *where, "--topic", orders, "--audit", groups.lanes_audit,
+                   "--out", tmp_path)  # fmt: skip
+
+    lines = capsys.readouterr().out.splitlines()
+    assert code == 2
+    assert lines[0].startswith(f"{orders}: 0 records")
+    reason = "no record has a known time of its commit or its processing"
+    assert lines[1:] == [f"inconclusive: {reason}"]
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "files"),
     [
@@ -262,11 +287,12 @@ def test_answers_go_to_a_bucket(
 def test_work_of_two_groups_is_the_same_until_a_report_is_missing(
     groups: Groups,
     command: Command,
+    admin: AdminClient,
     topic: TopicFactory,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Lanes against direct; then with a report lost, and two of a key in the other order."""
+    """Lanes against direct; one report lost, two swapped; a partition with no report left."""
     where = ["verify-migration", "--bootstrap", groups.kafka, "--input", groups.orders]
     where += ["--before", groups.direct_audit]
     reports = read_all(groups.kafka, groups.direct_audit, 2)
@@ -286,6 +312,10 @@ def test_work_of_two_groups_is_the_same_until_a_report_is_missing(
     differs = command(*where, "--after", faulty, "--out", tmp_path / "differs")
     capsys.readouterr()
     mixed = command(*where, "--after", groups.orders, "--out", tmp_path / "mixed")
+    no_reports = capsys.readouterr().out
+    emptied = TopicPartition(faulty, 0, OFFSET_END)
+    admin.delete_records([emptied])[emptied].result(30)
+    gone = command(*where, "--after", faulty, "--out", tmp_path / "gone")
 
     assert same == 0, text
     assert text.splitlines()[0].startswith(f"same: {RECORDS} before, {RECORDS} after, ")
@@ -302,7 +332,11 @@ def test_work_of_two_groups_is_the_same_until_a_report_is_missing(
         ("reordered", offsets[1]),
     }
     assert mixed == 2
-    assert f"inconclusive: {RECORDS} records of {groups.orders} are no reports" in (
+    assert f"inconclusive: {RECORDS} records of {groups.orders} are no reports" in no_reports
+    assert gone == 2
+    ends = Counter(each[0] for each in read_all(groups.kafka, groups.orders, PARTITIONS))
+    place = ",".join(f"{number}:{ends[number]}" for number in range(PARTITIONS))
+    assert f"inconclusive: {faulty} has lost its oldest reports: begin with --from {place}" in (
         capsys.readouterr().out
     )
 
