@@ -59,9 +59,12 @@ ASSIGNED_SLOT: Final = 8
 REPORT_SLOT: Final = 16
 
 
-def make_records(spark: SparkSession, count: int) -> DataFrame:
-    """Records as Spark's Kafka source has them: partition, offset, key, value, timestamp."""
-    each = _numbers(spark, count)
+def make_records(spark: SparkSession, count: int, tasks: int | None = None) -> DataFrame:
+    """Records as Spark's Kafka source has them: partition, offset, key, value, timestamp.
+
+    `tasks` make them; None: as many as `topic_range.count_tasks` gives.
+    """
+    each = _numbers(spark, count) if tasks is None else spark.range(0, count, 1, tasks)
     place = F.col("id") / count * HOURS
     hour = place + 2.5 * F.sin(place * (2 * math.pi / 24))  # ascends; most records come about noon
     turn = F.floor(hour / 6) % 4

@@ -59,6 +59,7 @@ from keylane.pipeline.simulate.model import SimulationRequest, WorkModel
 from keylane.pipeline.simulate.queueing import plain_records
 from keylane.pipeline.start import open_session
 from keylane.pipeline.storage import LocalFolder
+from keylane.pipeline.topic_range import TASKS_MAX
 from keylane.pipeline.waits import lag
 from keylane.pipeline.waits.measure import find_waits, rows_of, sum_waits
 
@@ -89,6 +90,19 @@ def profile(spark: SparkSession, count: int, folder: LocalFolder) -> Figures:
     assert found.records == count
     _, report = plan_ranges(found, LANES)
     return {"busiest_to_mean": report.busiest / report.mean}
+
+
+def profile_in_many_tasks(spark: SparkSession, count: int, folder: LocalFolder) -> Figures:
+    """`profile` in as many tasks and pieces of a shuffle as 10^12 records have: the driver's part.
+
+    Each task has few records here.
+    """
+    spark.conf.set("spark.sql.shuffle.partitions", "2000")
+    with loads_of(make_records(spark, count, TASKS_MAX)) as keys:
+        found = build_profile(keys, "orders", [(0, count)] * PARTITIONS)
+    save_profile(found, folder)
+    assert found.records == count
+    return {"tasks": TASKS_MAX}
 
 
 def profile_by_hour(spark: SparkSession, count: int, folder: LocalFolder) -> Figures:
@@ -185,6 +199,7 @@ JOBS: Final[Mapping[str, Callable[[SparkSession, int, LocalFolder], Figures]]] =
     "make-log": make_log_only,
     "profile": profile,
     "profile-by-hour": profile_by_hour,
+    "profile-in-many-tasks": profile_in_many_tasks,
     "simulate": simulate,
     "audit": audit,
     "lag": lags,
