@@ -36,6 +36,7 @@ from bench.spark.made import (
     LANES,
     MEMBERS,
     PARTITIONS,
+    STEP_US,
     WEEK_US,
     WORK_US,
     MadeLog,
@@ -170,7 +171,7 @@ def lags(spark: SparkSession, count: int, _folder: LocalFolder) -> Figures:
         sums = sum_waits(hold(lag.wait_counts(waits, slice_s=3600, has_reports=True), stack))
         keys = rows_of(lag.slow_keys(waits, 20))
     committed, processed = sums.totals[lag.COMMIT], sums.totals[lag.PROCESS]
-    longest_us = min(COMMIT_EVERY, count) * log.step_us + COMMIT_US
+    longest_us = min(COMMIT_EVERY, count) * STEP_US + COMMIT_US
     assert (committed["known"], committed["max_ms"]) == (count, longest_us // 1000)
     assert (processed["known"], processed["open"]) == (count - FAULTS, FAULTS)
     assert processed["min_ms"] == processed["max_ms"] == WORK_US // 1000
