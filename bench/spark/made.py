@@ -8,11 +8,11 @@ Keys: 1,000,000 by the law of Zipf and Mandelbrot with the exponent 1.
 *Records* (`make_records`) are 16 partitions of a week with busy days and quiet nights, values of 20
 to 180 bytes; every six hours other keys are the heavy ones. Offsets ascend, with gaps.
 
-*A log* (`make_log`) has 16 partitions without gaps, at an even rate, and the reports of a group on
-16 lanes each: eight members, one rebalance half-way after which all lanes are at another member,
-and a commit of each member per 64,000 records of all. Every tenth of the log has a record that was
-lost, one that was reported twice, one after a later one of its key, and, after the rebalance, one
-of its former owner.
+*A log* (`MadeLog`) has 16 partitions without gaps, at 10,000 records per second, and the reports of
+a group on 16 lanes each: eight members, one rebalance half-way after which all lanes are at another
+member, and a commit of each member every 6.4 s. Every tenth of the log has a record that was lost,
+one that was reported twice, one after a later one of its key, and, after the rebalance, one of its
+former owner.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ START_S: Final = 1_790_812_800
 LANES: Final = 16
 MEMBERS: Final = 8
 AUDIT_PARTITIONS: Final = 16
+STEP_US: Final = 100
+"""From record to record: 10,000 per second."""
 COMMIT_EVERY: Final = 64_000
+"""Records of all between two commits of a member: 6.4 s."""
 FAULTS: Final = 10
 """Of each kind; of fenced records half as many."""
 LOST, DUPLICATED, FENCED, LATE = 2, 4, 6, 100
@@ -59,9 +62,12 @@ ASSIGNED_SLOT: Final = 8
 REPORT_SLOT: Final = 16
 
 
-def make_records(spark: SparkSession, count: int) -> DataFrame:
-    """Records as Spark's Kafka source has them: partition, offset, key, value, timestamp."""
-    each = _numbers(spark, count)
+def make_records(spark: SparkSession, count: int, tasks: int | None = None) -> DataFrame:
+    """Records as Spark's Kafka source has them: partition, offset, key, value, timestamp.
+
+    `tasks` make them; None: as many as `topic_range.count_tasks` gives.
+    """
+    each = _numbers(spark, count) if tasks is None else spark.range(0, count, 1, tasks)
     place = F.col("id") / count * HOURS
     hour = place + 2.5 * F.sin(place * (2 * math.pi / 24))  # ascends; most records come about noon
     turn = F.floor(hour / 6) % 4
@@ -102,11 +108,6 @@ class MadeLog:
     def tenth(self) -> int:
         """Records of a tenth."""
         return self.count // FAULTS
-
-    @property
-    def step_us(self) -> int:
-        """From record to record."""
-        return WEEK_US // self.count
 
     def records(self) -> DataFrame:
         """Spark's Kafka source: partition, offset, key, value, timestamp, timestampType; id.
@@ -215,7 +216,7 @@ class MadeLog:
                     "m": f"member-{member}",
                     "g": turn + 1,
                     "s": turn + 1,
-                    "t": START_S * 1_000_000 + first * self.step_us,
+                    "t": START_S * 1_000_000 + first * STEP_US,
                     "l": [
                         [p, LOWS[lane], HIGHS[lane]] for p in range(PARTITIONS) for lane in lanes
                     ],
@@ -259,7 +260,7 @@ class MadeLog:
         return F.col("id") % self.tenth
 
     def _time_us(self, number: Column) -> Column:
-        return F.lit(START_S * 1_000_000) + number * self.step_us
+        return F.lit(START_S * 1_000_000) + number * STEP_US
 
 
 LATE_BY: Final = PARTITIONS

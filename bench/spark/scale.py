@@ -36,6 +36,7 @@ from bench.spark.made import (
     LANES,
     MEMBERS,
     PARTITIONS,
+    STEP_US,
     WEEK_US,
     WORK_US,
     MadeLog,
@@ -59,6 +60,7 @@ from keylane.pipeline.simulate.model import SimulationRequest, WorkModel
 from keylane.pipeline.simulate.queueing import plain_records
 from keylane.pipeline.start import open_session
 from keylane.pipeline.storage import LocalFolder
+from keylane.pipeline.topic_range import TASKS_MAX
 from keylane.pipeline.waits import lag
 from keylane.pipeline.waits.measure import find_waits, rows_of, sum_waits
 
@@ -89,6 +91,19 @@ def profile(spark: SparkSession, count: int, folder: LocalFolder) -> Figures:
     assert found.records == count
     _, report = plan_ranges(found, LANES)
     return {"busiest_to_mean": report.busiest / report.mean}
+
+
+def profile_in_many_tasks(spark: SparkSession, count: int, folder: LocalFolder) -> Figures:
+    """`profile` in as many tasks and pieces of a shuffle as 10^12 records have: the driver's part.
+
+    Each task has few records here.
+    """
+    spark.conf.set("spark.sql.shuffle.partitions", "2000")
+    with loads_of(make_records(spark, count, TASKS_MAX)) as keys:
+        found = build_profile(keys, "orders", [(0, count)] * PARTITIONS)
+    save_profile(found, folder)
+    assert found.records == count
+    return {"tasks": TASKS_MAX}
 
 
 def profile_by_hour(spark: SparkSession, count: int, folder: LocalFolder) -> Figures:
@@ -154,7 +169,7 @@ def lags(spark: SparkSession, count: int, _folder: LocalFolder) -> Figures:
         sums = sum_waits(hold(lag.wait_counts(waits, slice_s=3600, has_reports=True), stack))
         keys = rows_of(lag.slow_keys(waits, 20))
     committed, processed = sums.totals[lag.COMMIT], sums.totals[lag.PROCESS]
-    longest_us = min(COMMIT_EVERY, count) * log.step_us + COMMIT_US
+    longest_us = min(COMMIT_EVERY, count) * STEP_US + COMMIT_US
     assert (committed["known"], committed["max_ms"]) == (count, longest_us // 1000)
     assert (processed["known"], processed["open"]) == (count - FAULTS, FAULTS)
     assert processed["min_ms"] == processed["max_ms"] == WORK_US // 1000
@@ -183,6 +198,7 @@ JOBS: Final[Mapping[str, Callable[[SparkSession, int, LocalFolder], Figures]]] =
     "make-log": make_log_only,
     "profile": profile,
     "profile-by-hour": profile_by_hour,
+    "profile-in-many-tasks": profile_in_many_tasks,
     "simulate": simulate,
     "audit": audit,
     "lag": lags,

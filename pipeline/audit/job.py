@@ -25,7 +25,13 @@ from keylane.pipeline.audit.seen import SeenRecords, compare, report_doubts
 from keylane.pipeline.brokers import check_readable
 from keylane.pipeline.job import hold, spark_errors
 from keylane.pipeline.storage import Folder, open_folder, require_shared
-from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
+from keylane.pipeline.topic_range import (
+    TopicRange,
+    changes_since,
+    count_tasks,
+    find_range,
+    read_range,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -175,7 +181,7 @@ class _Run:
 
     def _read(self, chosen: TopicRange) -> DataFrame:
         tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
-        return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
+        return read_range(self.spark, chosen, min_partitions=max(tasks, count_tasks(chosen)))
 
     def _hold_read(self, frame: DataFrame, name: str) -> DataFrame:
         """Rows that were read of Kafka: held, or in the folder that is to keep it."""

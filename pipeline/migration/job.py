@@ -26,7 +26,13 @@ from keylane.pipeline.migration import sides
 from keylane.pipeline.migration.comparison import SideComparison, compare_sides
 from keylane.pipeline.migration.sides import NAMES
 from keylane.pipeline.tables import json_rows, parquet_bytes
-from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
+from keylane.pipeline.topic_range import (
+    TopicRange,
+    changes_since,
+    count_tasks,
+    find_range,
+    read_range,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -277,7 +283,7 @@ class _Run:
         # Order does not matter here: records carry their place.
         tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
         chosen = replace(chosen, options={**chosen.options, **options})
-        return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
+        return read_range(self.spark, chosen, min_partitions=max(tasks, count_tasks(chosen)))
 
 
 def save_result(result: MigrationResult, folder: Folder) -> None:

@@ -25,7 +25,13 @@ from keylane.pipeline.audit import rules, seen
 from keylane.pipeline.job import hold, spark_errors
 from keylane.pipeline.profile.loads import name_keys
 from keylane.pipeline.tables import json_rows, parquet_bytes
-from keylane.pipeline.topic_range import TopicRange, changes_since, find_range, read_range
+from keylane.pipeline.topic_range import (
+    TopicRange,
+    changes_since,
+    count_tasks,
+    find_range,
+    read_range,
+)
 from keylane.pipeline.waits import lag
 from keylane.pipeline.waits.history import journal_commits
 from keylane.pipeline.waits.measure import find_waits, rows_of, sum_waits
@@ -252,7 +258,7 @@ class _Run:
     def _read(self, chosen: TopicRange) -> DataFrame:
         # Order does not matter here: all that is joined carries its place.
         tasks = self.spark.sparkContext.defaultParallelism * TASKS_PER_CORE
-        return read_range(self.spark, chosen, min_partitions=max(tasks, chosen.partition_count))
+        return read_range(self.spark, chosen, min_partitions=max(tasks, count_tasks(chosen)))
 
 
 def save_report(report: LagReport, folder: Folder) -> None:

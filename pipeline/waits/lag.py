@@ -249,11 +249,22 @@ def summed(counts: DataFrame, *sets: Sequence[str]) -> DataFrame:
     columns = list(dict.fromkeys(name for each in sets for name in each))
     known = F.col("state") == KNOWN
     quantiles = F.percentile("wait", F.array(*map(F.lit, QUANTILES)), F.col("records"))
+    # Sums per distinct wait first: a percentile sorts the rows that it gets, and of a set these
+    # are bounded, where rows of `counts` may be nearly as many as records.
+    finest = ("state", "wait")
     marks = [
-        sum((name not in each) << at for at, name in enumerate(reversed(columns))) for each in sets
+        sum((name not in each) << at for at, name in enumerate(reversed(columns), len(finest)))
+        for each in sets
     ]
-    found = counts.groupingSets([["figure", *each] for each in sets], "figure", *columns).agg(
+    by_wait = counts.groupingSets(
+        [["figure", *each, *finest] for each in sets], "figure", *columns, *finest
+    ).agg(
         F.grouping_id().alias("by"),
+        *(F.sum(name).alias(name) for name in ("records", "negative", "total")),
+        F.min("least").alias("least"),
+        F.max("most").alias("most"),
+    )
+    found = by_wait.groupBy("figure", *columns, "by").agg(
         F.sum("records").alias("count"),
         *(
             F.sum(F.when(F.col("state") == state, F.col("records")).otherwise(0)).alias(state)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from bench.spark.made import MadeLog
+from bench.spark.made import STEP_US, MadeLog
 from bench.spark.scale import JOBS, WARM_RECORDS
 from keylane.audit.record import Place, ReportBook
 from keylane.keyrange.hash import key_hash
@@ -39,7 +39,7 @@ def test_a_made_report_is_one_of_the_book(spark: SparkSession) -> None:
     book.assigned([0], now_us=0, generation=1)
 
     wanted = book.processed(
-        0, record["offset"], key, now_us=1_790_812_800_000_000 + 5 * log.step_us + 5_000
+        0, record["offset"], key, now_us=1_790_812_800_000_000 + 5 * STEP_US + 5_000
     )
 
     made = log.reports().where(f"offset = {5 * 32 + 16}").first()
