@@ -38,9 +38,16 @@ OWN_ERROR: Final = re.compile(r"^keylane\.errors\.\w+: ")
 STOPPED: Final = (
     "Cannot call methods on a stopped SparkContext",
     "Spark context stopped while waiting for backend",
+    '"org.apache.spark.SparkContext.dagScheduler()" is null',
 )
 """Errors in which a job finds its session stopped; none has the reason."""
 JVM_GONE: Final = "Spark's JVM has ended"
+SESSION_GONE: Final = "the cluster has removed this application, or its session was stopped"
+SIGN_OF_NO_MEMORY: Final = "java.lang.OutOfMemoryError"
+NO_MEMORY: Final = (
+    "Spark's JVM here had no memory left: give it more, such as --conf spark.driver.memory=4g"
+)
+LOG_BYTES_READ: Final = 16 << 20
 SIGN_OF_NO_CLASS: Final = "'JavaPackage' object is not callable"
 
 
@@ -168,7 +175,7 @@ def first_line(error: BaseException) -> str:
     if SIGN_OF_NO_CLASS in line:
         line = "a Java class is missing that this Spark should have"
     if any(text in line for text in STOPPED):
-        line = "the cluster has removed this application, or its session was stopped"
+        line = SESSION_GONE
     return line[:MESSAGE_CHARS_MAX]
 
 
@@ -266,7 +273,19 @@ def _was_interrupted(error: BaseException) -> bool:
 
 
 def _failure(what: str, error: BaseException) -> str:
-    return f"{what}{': ' if what else ''}{first_line(error)}{log_hint()}"
+    line = first_line(error)
+    if line in {JVM_GONE, SESSION_GONE} and _had_no_memory():
+        line = NO_MEMORY
+    return f"{what}{': ' if what else ''}{line}{log_hint()}"
+
+
+def _had_no_memory() -> bool:
+    """Return whether the log has Java's word for it. Spark then stops, and says only that."""
+    try:
+        with log_path().open("rb") as log:
+            return SIGN_OF_NO_MEMORY.encode() in log.read(LOG_BYTES_READ)
+    except FileNotFoundError:
+        return False
 
 
 def log_hint() -> str:

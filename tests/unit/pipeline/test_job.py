@@ -79,6 +79,23 @@ def test_each_error_of_spark_is_one_line(error: Exception, line: str, log: Path)
     assert str(named.value) == f"profile t: {line} (Spark's log: {log})"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError("the JVM has ended"),
+        java_error(Cause('java.lang.NullPointerException: "org.apache.spark.SparkContext'
+                         '.dagScheduler()" is null')),
+    ],
+)  # fmt: skip
+def test_a_jvm_without_memory_is_named_with_the_cure(error: Exception, log: Path) -> None:
+    """Spark stops, and its last error is another one; the log has the first."""
+    log.write_text("WARN TaskMemoryManager\njava.lang.OutOfMemoryError: Java heap space\n")
+
+    match = r"^simulate: .* --conf spark.driver.memory=4g \(Spark's"
+    with pytest.raises(JobFailed, match=match), spark_errors("simulate"):
+        raise error
+
+
 def test_a_failure_that_ctrl_c_made_is_ctrl_c() -> None:
     """PySpark cancels the jobs, and then what waits for their results fails."""
     error = PySparkException("[SPARK_JOB_CANCELLED]")
