@@ -32,6 +32,9 @@ LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     # By TCP each task of a Python worker waits 40 ms for a delayed acknowledgement. On YARN a path
     # of a socket could be longer than the 107 characters that it may have.
     "spark.python.unix.domain.socket.enabled": "true",
+    # A sort opens all the files that it has spilled, and reads ahead 2 MiB of each on the heap,
+    # which no limit of Spark counts: these grow with the records of a task.
+    "spark.unsafe.sorter.spill.read.ahead.enabled": "false",
 }
 """For a Spark on one machine, where nothing else is said."""
 ALL_SETTINGS: Final[Mapping[str, str]] = {"spark.sql.session.timeZone": "UTC"}

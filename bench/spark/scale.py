@@ -213,6 +213,7 @@ def main() -> None:
     parser.add_argument("--job", action="append", choices=sorted(JOBS), help="all when left out")
     parser.add_argument("--cores", type=int, action="append", help="1 and 2 when left out")
     parser.add_argument("--memory", default=MEMORY, help="heap of the JVM")
+    parser.add_argument("--pieces", default="4", help="of a shuffle; 4 are those of a command")
     parser.add_argument("--disk", type=Path, metavar="DIR", help="for Spark's local files")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="write the jobs' files there")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
@@ -232,6 +233,7 @@ def run_apart(name: str, cores: int, args: argparse.Namespace) -> dict[str, Any]
     """One run, in a separate process."""
     command = [sys.executable, "-m", "bench.spark.scale", "--one", "--job", name]
     command += ["--records", str(args.records), "--cores", str(cores), "--memory", args.memory]
+    command += ["--pieces", args.pieces]
     command += [] if args.disk is None else ["--disk", str(args.disk)]
     command += [] if args.keep is None else ["--keep", str(args.keep / name)]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
@@ -242,12 +244,13 @@ def run_apart(name: str, cores: int, args: argparse.Namespace) -> dict[str, Any]
 def run(args: argparse.Namespace) -> dict[str, Any]:
     """One run: seconds, CPU seconds of Spark, peak memory of its JVM and of this process."""
     (name,), (cores,), count = args.job, args.cores, args.records
+    settings = {"spark.driver.memory": args.memory, "spark.sql.shuffle.partitions": args.pieces}
     with (
         tempfile.TemporaryDirectory(prefix="keylane-bench-", dir=args.disk) as scratch,
         open_session(
             f"bench {name}",
             master=f"local[{cores}]",
-            config={"spark.driver.memory": args.memory, "spark.local.dir": scratch},
+            config={**settings, "spark.local.dir": scratch},
         ) as spark,
     ):
         jvm = find_jvm(spark)
@@ -271,6 +274,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         "cpu_s_per_million": round(spent_cpu_s / millions, 3),
         "shuffle_bytes_per_record": round(shuffled / count, 1),
         "heap": args.memory,
+        "pieces": int(args.pieces),
         "jvm_peak_mb": round(peak / 1e6),
         "python_peak_mb": round(own / 1e6),
         "load": round(load, 1),

@@ -43,6 +43,7 @@ def test_what_spark_was_started_with_wins_over_ours_and_loses_to_what_is_given()
         "spark.sql.session.timeZone": "UTC",
         "spark.ui.enabled": "true",
         "spark.python.unix.domain.socket.enabled": "true",
+        "spark.unsafe.sorter.spill.read.ahead.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
 
