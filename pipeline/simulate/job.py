@@ -1,26 +1,25 @@
 """A simulation on Spark: facts of the records, members that get them, times in each queue.
 
 Records are read once, and kept on the disks of the workers as rows of some 50 bytes, once for all
-and once per scenario. What reaches the driver has a row per lane, per member, and per heavy key.
+and twice per scenario. What reaches the driver has a row per lane, per member, and per heavy key.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
 from keylane.advise.keys import SampledLanes
 from keylane.embedded.resolve import Progress
 from keylane.errors import ConfigInvalid, JobFailed
 from keylane.keyrange.lane import LaneLayout
-from keylane.pipeline.job import spark_errors, tracked
+from keylane.pipeline.job import hold, spark_errors, tracked
 from keylane.pipeline.simulate import queueing
 from keylane.pipeline.simulate.deals import Owners, deal, deal_whole
 from keylane.pipeline.simulate.model import (
@@ -61,19 +60,23 @@ def run_simulation(
     layouts = layouts_of(request, partition_count)
     scenarios = list_scenarios(request, layouts)
     what = f"simulate {topic}"
-    with spark_errors(what), tracked(spark, what, progress):
+    with spark_errors(what), tracked(spark, what, progress), ExitStack() as stack:
         if request.work is not None and "work_us" not in records.columns:
             records = queueing.with_work(records, request.work)
-        with _kept(queueing.in_log_order(records)) as base:
-            facts = _find_facts(base, request, topic=topic, partition_count=partition_count)
-            heavy = _find_heavy(base, request.heavy_count)
-            owners = _deal_all(request, scenarios, layouts, _sum_lanes(base, layouts))
-            placed = queueing.place(
-                base, layouts, _owner_rows(spark, scenarios, owners), request.parallel
-            )
-            arriving = queueing.with_arrivals(placed, request.arrivals, facts, request.rate)
-            with _kept(queueing.serve(arriving)) as served:
-                tables = _Tables.of(spark, served, heavy)
+        log = hold(queueing.log_blocks(records), stack)
+        base = queueing.in_log_order(log, hold(queueing.highs_before(log), stack))
+        facts = _find_facts(base, request, topic=topic, partition_count=partition_count)
+        heavy = _find_heavy(base, request.heavy_count)
+        owners = _deal_all(request, scenarios, layouts, _sum_lanes(base, layouts))
+        placed = queueing.place(
+            base, layouts, _owner_rows(spark, scenarios, owners), request.parallel
+        )
+        arriving = queueing.with_arrivals(placed, request.arrivals, facts, request.rate)
+        places = [one.members * request.parallel for one in scenarios]
+        lengths_us = [queueing.block_length_us(facts, count) for count in places]
+        queues = hold(queueing.queue_blocks(arriving, lengths_us), stack)
+        served = queueing.serve(queues, hold(queueing.ends_before(queues), stack))
+        tables = _Tables.of(spark, hold(served, stack), heavy)
     results = [
         _result(scenario, facts, request.parallel, owners[scenario.number], tables)
         for scenario in scenarios
@@ -82,15 +85,6 @@ def run_simulation(
     if lost:
         raise JobFailed(f"{what}: Spark lost records between two reads of the topic")
     return Simulation(topic=topic, request=request, facts=facts, results=tuple(results))
-
-
-@contextmanager
-def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    kept = frame.persist(StorageLevel.DISK_ONLY)
-    try:
-        yield kept
-    finally:
-        kept.unpersist()
 
 
 def _find_facts(

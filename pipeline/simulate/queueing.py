@@ -5,8 +5,14 @@ work w and its running sum S, the n-th record is done at
 
     finish(n) = S(n) + max over k <= n of (a(k) - S(k - 1))
 
-which is Lindley's recursion finish(n) = max(a(n), finish(n - 1)) + w(n), written out. So two
-windows per member give all times, exactly: they are whole microseconds.
+which is Lindley's recursion finish(n) = max(a(n), finish(n - 1)) + w(n), written out. All times are
+whole microseconds, and exact.
+
+Windows over a whole queue would need memory that grows with it: Spark holds a MiB of heap for each
+file that a window has spilled. So a queue is cut into blocks of some million records. With S and
+the maximum of one block alone, a record is done at S(n) + max(that maximum, end of the blocks
+before), and these ends follow from a row of each block by the same formula. Blocks of one queue
+run side by side.
 
 Source: D. V. Lindley, The theory of queues with a single server, 1952. G. E. P. Box and M. E.
 Muller, A note on the generation of random normal deviates, 1958.
@@ -18,6 +24,7 @@ where it was measured. Nothing here starts a job.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -28,6 +35,9 @@ from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline import expressions
 from keylane.pipeline.simulate.model import PERCENTILES, Arrivals, RecordFacts, WorkModel
 
+BLOCK_RECORDS: Final = 1_000_000
+"""Records of a block, about: some 100 MB to sort and to spill."""
+QUEUE: Final = ("scenario", "place")
 _UNIT_BITS: Final = 53
 """Of a fraction in a double."""
 _PLACE_SEED: Final = 7
@@ -77,19 +87,39 @@ def with_measured_work(
     return both.withColumn("work_us", F.coalesce("known_us", "work_us")).drop("known_us")
 
 
-def in_log_order(records: DataFrame) -> DataFrame:
+def log_blocks(records: DataFrame) -> DataFrame:
+    """Cut partitions into blocks of offsets: `block`, and the latest time so far in it, `high_us`.
+
+    Each is to be held, as is `highs_before`: `in_log_order` joins both.
+    """
+    block = F.floor(F.col("offset") / BLOCK_RECORDS)
+    log = Window.partitionBy("partition", "block").orderBy("offset")
+    high_us = F.max("time_us").over(log.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    return records.withColumn("block", block).withColumn("high_us", high_us)
+
+
+def highs_before(blocks: DataFrame) -> DataFrame:
+    """The latest time in the blocks before each: partition, block, `before_us`, null in the first.
+
+    A row of each block of `log_blocks`.
+    """
+    highs = blocks.groupBy("partition", "block").agg(F.max("high_us").alias("high_us"))
+    log = Window.partitionBy("partition").orderBy("block")
+    before_us = F.max("high_us").over(log.rowsBetween(Window.unboundedPreceding, -1))
+    return highs.select("partition", "block", before_us.alias("before_us"))
+
+
+def in_log_order(blocks: DataFrame, before: DataFrame) -> DataFrame:
     """Make times ascend in each partition; `raised_us` is what a record's own time lacked.
 
     Producers stamp records before they send them, so a log has earlier times behind later ones. A
-    consumer gets none of them before those in front.
+    consumer gets none of them before those in front. `before` are `highs_before`.
     """
-    log = Window.partitionBy("partition").orderBy("offset")
-    so_far = log.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    at_us = F.max("time_us").over(so_far)
     return (
-        records.withColumn("at_us", at_us)
+        blocks.join(before, ["partition", "block"])
+        .withColumn("at_us", F.greatest("high_us", "before_us"))  # passes over null
         .withColumn("raised_us", F.col("at_us") - F.col("time_us"))
-        .drop("time_us")
+        .drop("time_us", "block", "high_us", "before_us")
         .withColumnRenamed("at_us", "time_us")
     )
 
@@ -136,17 +166,64 @@ def with_arrivals(
     return placed.withColumn("arrival_us", since)
 
 
-def serve(placed: DataFrame) -> DataFrame:
-    """Add `wait_us` and `finish_us` of each record: see the top. Cost: a sort of each queue.
+def block_length_us(facts: RecordFacts, places: int) -> int:
+    """The time that a block of a queue spans, where `places` share all records."""
+    blocks = math.ceil(facts.records / (places * BLOCK_RECORDS))
+    return math.ceil((facts.last_us - facts.first_us + 1) / blocks)
+
+
+def queue_blocks(placed: DataFrame, lengths_us: Sequence[int]) -> DataFrame:
+    """Cut queues into blocks of time: `block`, and of each alone `sum_us` and `begin_us`.
+
+    `lengths_us` has the length of a block by scenario. `sum_us` is S, `begin_us` the maximum (see
+    the top). Cost: a sort of each block. It is to be held, as is `ends_before`: `serve` joins both.
+    """
+    length_us = F.get(F.array(*(F.lit(one).cast("bigint") for one in lengths_us)), "scenario")
+    block = F.floor(F.col("time_us") / length_us)
+    line = Window.partitionBy(*QUEUE, "block").orderBy("time_us", "partition", "offset")
+    so_far = line.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    summed = placed.withColumn("block", block).withColumn("sum_us", F.sum("work_us").over(so_far))
+    begins = F.col("arrival_us") - (F.col("sum_us") - F.col("work_us"))
+    return summed.select(
+        *QUEUE,
+        "block",
+        "member",
+        "partition",
+        "key_hash",
+        "keyless",
+        "arrival_us",
+        "work_us",
+        "sum_us",
+        F.max(begins).over(so_far).alias("begin_us"),
+    )
+
+
+def ends_before(blocks: DataFrame) -> DataFrame:
+    """The end of the work of all blocks before each: scenario, place, block, `before_us`.
+
+    A row of each block of `queue_blocks`; null in the first of a queue.
+    """
+    wholes = blocks.groupBy(*QUEUE, "block").agg(
+        F.max("sum_us").alias("sum_us"), F.max("begin_us").alias("begin_us")
+    )
+    line = Window.partitionBy(*QUEUE).orderBy("block")
+    before = line.rowsBetween(Window.unboundedPreceding, -1)
+    done_us = F.coalesce(F.sum("sum_us").over(before), F.lit(0))
+    starts = wholes.withColumn("done_us", done_us).withColumn(
+        "start_us", F.col("begin_us") - F.col("done_us")
+    )
+    before_us = F.col("done_us") + F.max("start_us").over(before)
+    return starts.select(*QUEUE, "block", before_us.alias("before_us"))
+
+
+def serve(blocks: DataFrame, before: DataFrame) -> DataFrame:
+    """Give each record of `queue_blocks` its `wait_us` and `finish_us`; `before` is `ends_before`.
 
     `wait_3_us` is `wait_us` with three digits. It stands in a column, since a percentile would
-    interpret its expression for each record.
+    interpret its expression for each record: hold the frame.
     """
-    queue = Window.partitionBy("scenario", "place").orderBy("time_us", "partition", "offset")
-    so_far = queue.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    done = placed.withColumn("sum_us", F.sum("work_us").over(so_far))
-    begins = F.col("arrival_us") - (F.col("sum_us") - F.col("work_us"))
-    done = done.withColumn("finish_us", F.col("sum_us") + F.max(begins).over(so_far))
+    finish_us = F.col("sum_us") + F.greatest("begin_us", "before_us")  # passes over null
+    done = blocks.join(before, [*QUEUE, "block"]).withColumn("finish_us", finish_us)
     waited = F.col("finish_us") - F.col("work_us") - F.col("arrival_us")
     return done.select(
         "scenario",

@@ -85,6 +85,12 @@ def play(records: Sequence[Served]) -> dict[tuple[int, int], tuple[int, int]]:
     return found
 
 
+def serve(placed: DataFrame, lengths_us: Sequence[int]) -> DataFrame:
+    """Times of records in queues that are cut into blocks of these lengths, by scenario."""
+    blocks = queueing.queue_blocks(placed, lengths_us)
+    return queueing.serve(blocks, queueing.ends_before(blocks))
+
+
 def served_rows(frame: DataFrame) -> dict[int, dict[tuple[int, int], tuple[int, int]]]:
     """Wait and end by scenario; rows lack the offset, so that tests put it into the hash."""
     found: defaultdict[int, dict[tuple[int, int], tuple[int, int]]] = defaultdict(dict)
@@ -109,7 +115,7 @@ def test_two_members_and_three_keys_by_hand(spark: SparkSession) -> None:
     ]  # fmt: skip
     rows = [(*one.row(0)[:5], one.offset, *one.row(0)[6:]) for one in records]
 
-    served = queueing.serve(spark.createDataFrame(rows, COLUMNS))
+    served = serve(spark.createDataFrame(rows, COLUMNS), [4])
 
     figures = served.groupBy("member").agg(*queueing.wait_figures()).orderBy("member").collect()
     assert served_rows(served)[0] == {
@@ -138,8 +144,9 @@ def random_cases(seed: int) -> Iterator[list[Served]]:
         yield records
 
 
-def test_times_are_those_of_an_event_simulation(spark: SparkSession) -> None:
-    """Every wait and every end of forty random groups, exactly, in one job."""
+@pytest.mark.parametrize("length_us", [1, 25, 10**6])
+def test_times_are_those_of_an_event_simulation(spark: SparkSession, length_us: int) -> None:
+    """Every wait and every end of forty random groups, exactly, however queues are cut."""
     cases = list(random_cases(11))
     rows = [
         (*one.row(number)[:5], one.offset, *one.row(number)[6:])
@@ -147,7 +154,8 @@ def test_times_are_those_of_an_event_simulation(spark: SparkSession) -> None:
         for one in case
     ]
 
-    found = served_rows(queueing.serve(spark.createDataFrame(rows, COLUMNS).repartition(3)))
+    frame = spark.createDataFrame(rows, COLUMNS).repartition(3)
+    found = served_rows(serve(frame, [length_us] * len(cases)))
 
     for number, case in enumerate(cases):
         assert found[number] == play(case), f"case {number}"
@@ -280,7 +288,11 @@ def expect_waits(
 
 @pytest.fixture
 def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch):
-    """`keylane spark simulate` in the session of the tests, which it must not end."""
+    """`keylane spark simulate` in the session of the tests, which it must not end.
+
+    Partitions and queues are in blocks of about a hundred records.
+    """
+    monkeypatch.setattr(queueing, "BLOCK_RECORDS", 100)
     monkeypatch.setattr(cli, "start_session", lambda *_, **__: contextlib.nullcontext(spark))
     return lambda *arguments: main(["spark", "simulate", *map(str, arguments)])
 
