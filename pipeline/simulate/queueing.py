@@ -9,7 +9,7 @@ which is Lindley's recursion finish(n) = max(a(n), finish(n - 1)) + w(n), writte
 whole microseconds, and exact.
 
 Windows over a whole queue would need memory that grows with it: Spark holds a MiB of heap for each
-file that a window has spilled. So a queue is cut into blocks of some million records. With S and
+file that a window has spilled. So a queue is cut into blocks of some 200,000 records. With S and
 the maximum of one block alone, a record is done at S(n) + max(that maximum, end of the blocks
 before), and these ends follow from a row of each block by the same formula. Blocks of one queue
 run side by side.
@@ -35,8 +35,8 @@ from keylane.keyrange.lane import LaneLayout
 from keylane.pipeline import expressions
 from keylane.pipeline.simulate.model import PERCENTILES, Arrivals, RecordFacts, WorkModel
 
-BLOCK_RECORDS: Final = 1_000_000
-"""Records of a block, about: some 100 MB to sort and to spill."""
+BLOCK_RECORDS: Final = 200_000
+"""Records of a block, about: 20 MB for each of the two windows over it, which so need no spilling."""
 QUEUE: Final = ("scenario", "place")
 _UNIT_BITS: Final = 53
 """Of a fraction in a double."""
