@@ -36,7 +36,7 @@ from keylane.pipeline import expressions
 from keylane.pipeline.simulate.model import PERCENTILES, Arrivals, RecordFacts, WorkModel
 
 BLOCK_RECORDS: Final = 200_000
-"""Records of a block, about: 20 MB for each of the two windows over it, which so need no spilling."""
+"""Records of a block, about: 20 MB for each of the two windows over it, so that none spills."""
 QUEUE: Final = ("scenario", "place")
 _UNIT_BITS: Final = 53
 """Of a fraction in a double."""
