@@ -56,11 +56,13 @@ class Topic:
 
 
 @contextmanager
-def open_stage(keylane_args: Sequence[str] = ()) -> Iterator[Stage]:
-    """Start Kafka and keylane; stop both and remove their files."""
+def open_stage(
+    keylane_args: Sequence[str] = (), *, properties: Mapping[str, str] | None = None
+) -> Iterator[Stage]:
+    """Start Kafka, with these properties, and keylane; stop both and remove their files."""
     with tempfile.TemporaryDirectory(prefix="keylane-bench-") as name:
         folder = Path(name)
-        with EmbeddedKafka(folder / "kafka", heap_mb=1024) as kafka:
+        with EmbeddedKafka(folder / "kafka", properties=properties, heap_mb=1024) as kafka:
             keylane = KeylaneProcess(
                 kafka.bootstrap,
                 [],

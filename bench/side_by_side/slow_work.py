@@ -333,16 +333,10 @@ def produce_burst(bootstrap: str, topic: str, burst: int, counts: Sequence[int])
 
 def settle(bootstrap: str, way: Way, workers: int) -> None:
     """A member more joins and leaves; wait until all lanes are dealt to the others again."""
-    settle_crew(bootstrap, way.crew, way.topic, workers=workers, lanes=LANES, partitions=1)
-
-
-def settle_crew(
-    bootstrap: str, crew: Crew, topic: str, *, workers: int, lanes: int, partitions: int
-) -> None:
-    """The same for members of `group-TOPIC` on any number of lanes of any number of partitions."""
-    visitor = Consumer({"bootstrap.servers": bootstrap, "group.id": f"group-{topic}"})
+    crew = way.crew
+    visitor = Consumer({"bootstrap.servers": bootstrap, "group.id": f"group-{way.topic}"})
     assigned = threading.Event()
-    visitor.subscribe([f"{topic}.lanes-{lanes}"], on_assign=lambda *_: assigned.set())
+    visitor.subscribe([f"{way.topic}.lanes-{LANES}"], on_assign=lambda *_: assigned.set())
     deadline_s = time.monotonic() + READY_TIMEOUT_S
     while not assigned.is_set() and time.monotonic() < deadline_s:
         visitor.poll(0.1)
@@ -351,7 +345,7 @@ def settle_crew(
     visitor.close()
 
     def is_settled() -> bool:
-        return len(crew.lanes) == workers and sum(crew.lanes.values()) == lanes * partitions
+        return len(crew.lanes) == workers and sum(crew.lanes.values()) == LANES
 
     assert crew.await_that(is_settled, READY_TIMEOUT_S), f"all lanes are dealt out: {crew.lanes}"
 

@@ -4,19 +4,21 @@
 
 A run has stock members that sleep some milliseconds for each record, on lanes of a real keylane.
 They read a first burst, by which keylane learns the load of its lanes and this program the time of
-a record; a member more joins and leaves, so that lanes are dealt out again by that load. Then come
-bursts that are measured: from the time of the first record to the end of the last work, and for
-each record from its time to the begin of its work. The simulation gets the same records from the
-topic, and no number of the burst: its time per record is the mean of the first burst. On a busy
-machine a sleep takes longer in one burst than in another, so a second simulation replays the burst
-with the measured time of each record: what is left is the error of the queues and of the lanes.
+a record; where it is worth a rebalance, lanes are dealt out again by that load. Then come bursts
+that are measured: from the time of the first record to the end of the last work, and for each
+record from its time to the begin of its work. The simulation gets the same records from the topic,
+and no number of the burst: its time per record is the mean of the first burst. On a busy machine a
+sleep takes longer in one burst than in another, so a second simulation replays the burst with the
+measured time of each record: what is left is the error of the queues and of the lanes.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import time
+import urllib.request
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -35,8 +37,8 @@ from bench.side_by_side.slow_work import (
     Crew,
     confluent_crew,
     produce_burst,
-    settle_crew,
 )
+from keylane.assignor.level import COARSE
 from keylane.pipeline.simulate.job import run_simulation
 from keylane.pipeline.simulate.model import ScenarioResult, SimulationRequest, WorkModel
 from keylane.pipeline.simulate.queueing import plain_records, with_measured_work
@@ -49,6 +51,8 @@ BURST_S: Final = 6.0
 FIRST_BURST: Final = 2
 """That is measured. Burst 0 has the load, and 1 is short: with it members begin to read lanes that
 they were just assigned, which takes them up to half a second."""
+ONE_GENERATION: Final = {"group.initial.rebalance.delay.ms": "3000"}
+"""Kafka's default, by which all members are in the first generation. The embedded Kafka has 0."""
 PATIENCE: Final = 10.0
 """A burst that takes so many times its ideal is given up."""
 Places = dict[tuple[int, int, int], tuple[int, int, int]]
@@ -101,7 +105,7 @@ def main() -> None:
     chosen = [RUNS[place] for place in args.only or range(len(RUNS))]
     found = []
     with ExitStack() as stack:
-        stage = stack.enter_context(open_stage())
+        stage = stack.enter_context(open_stage(properties=ONE_GENERATION))
         measured = [measure(stage, f"check-{place}", run, args.rounds)
                     for place, run in enumerate(chosen)]  # fmt: skip
         spark = stack.enter_context(open_session("check", config={"spark.driver.memory": "1g"}))
@@ -142,19 +146,11 @@ def measure(stage: Stage, topic: str, run: Run, rounds: int) -> list[Burst]:
     name = topic if run.lanes is None else f"{topic}.lanes-{run.lanes}"
     bootstrap = kafka if run.lanes is None else through
     with confluent_crew(bootstrap, name, f"group-{topic}", run.members) as crew:
-        # Members that find no record at first join as one generation.
         joined = crew.await_that(lambda: sum(crew.lanes.values()) == run.assigned, READY_TIMEOUT_S)
         assert joined, f"members of {topic} have {crew.lanes}"
         drain(kafka, topic, crew, 0, run.counts(WARM_S), WARM_S)
         if run.lanes is not None:
-            settle_crew(
-                through,
-                crew,
-                topic,
-                workers=run.members,
-                lanes=run.lanes,
-                partitions=run.partitions,
-            )
+            rebalance(stage, f"group-{topic}", crew, run)
         drain(kafka, topic, crew, 1, run.counts(1.0), WARM_S)
         places.append(read_ends(stage, topic, run.partitions))
         for burst in range(FIRST_BURST, FIRST_BURST + rounds):
@@ -188,6 +184,33 @@ def measure(stage: Stage, topic: str, run: Run, rounds: int) -> list[Burst]:
             )
         )
     return found
+
+
+def rebalance(stage: Stage, group: str, crew: Crew, run: Run) -> None:
+    """Deal out lanes by load, if keylane would ask for that after a while, and wait for it."""
+    report = ask_rebalance(stage, group, is_dry=True)
+    print(f"{group}: busiest {report['balance']}, at best {report['balance_after']}", flush=True)
+    if not report["moves"] or report["balance"] < COARSE.busy_max * report["balance_after"]:
+        return
+    with crew.changed:
+        crew.lanes.clear()
+    asked = ask_rebalance(stage, group, is_dry=False)
+    assert asked["is_asked"], asked["reason"]
+
+    def is_settled() -> bool:
+        return len(crew.lanes) == run.members and sum(crew.lanes.values()) == run.assigned
+
+    assert crew.await_that(is_settled, READY_TIMEOUT_S), f"all lanes are dealt out: {crew.lanes}"
+
+
+def ask_rebalance(stage: Stage, group: str, *, is_dry: bool) -> dict[str, Any]:
+    """Ask keylane for the moves of a rebalance, and for these moves."""
+    query = "?dry_run=true" if is_dry else ""
+    address = f"http://{stage.keylane.control}/groups/{group}/rebalance{query}"
+    request = urllib.request.Request(address, method="POST")
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310 - of our own process
+        report: dict[str, Any] = json.load(answer)
+    return report
 
 
 def drain(
