@@ -42,7 +42,7 @@ class SparkAdmin:
         self, spark: SparkSession, bootstrap: str, options: Mapping[str, str] | None = None
     ) -> None:
         """Raises ConfigInvalid for options that cannot be used."""
-        self._jvm, self._bootstrap, self._options = jvm_of(spark), bootstrap, dict(options or {})
+        self._jvm, self.bootstrap, self._options = jvm_of(spark), bootstrap, dict(options or {})
         settings = _client_settings(self._jvm, bootstrap, self._options)
         try:
             self._admin = self._jvm.org.apache.kafka.clients.admin.Admin.create(settings)
@@ -142,13 +142,13 @@ class SparkAdmin:
     def _refused(self, topic: str, error: Py4JError) -> ConfigInvalid:
         cause = first_line(error)
         if "UnknownTopicOrPartition" in cause or "InvalidTopic" in cause:
-            return ConfigInvalid(f"topic {topic}: {self._bootstrap} has no such topic")
+            return ConfigInvalid(f"topic {topic}: {self.bootstrap} has no such topic")
         if "TimeoutException" in cause:
-            return ConfigInvalid(f"{self._bootstrap}: no broker answers ({cause})")
-        return ConfigInvalid(f"topic {topic} at {self._bootstrap}: {cause}")
+            return ConfigInvalid(f"{self.bootstrap}: no broker answers ({cause})")
+        return ConfigInvalid(f"topic {topic} at {self.bootstrap}: {cause}")
 
     def _group_refused(self, group: str, error: Py4JError) -> KafkaUnavailable:
-        return KafkaUnavailable(f"group {group} at {self._bootstrap}: {first_line(error)}")
+        return KafkaUnavailable(f"group {group} at {self.bootstrap}: {first_line(error)}")
 
 
 class Stretch(NamedTuple):

@@ -82,7 +82,13 @@ def read_lanes(
         ConfigInvalid: as `find_range`; places name lane indexes.
     """
     chosen = find_range(
-        spark, bootstrap, lane_topic(topic, lanes), start=start, end=end, options=options
+        spark,
+        bootstrap,
+        lane_topic(topic, lanes),
+        start=start,
+        end=end,
+        options=options,
+        may_be="lanes",
     )
     partitions = chosen.partition_count // lanes
     # The log grows while the lanes are asked for: the lowest answer is true for all.

@@ -11,10 +11,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from keylane.errors import ConfigInvalid
 from keylane.pipeline.brokers import SparkAdmin
+from keylane.pipeline.checkpoint import split_lane_name
 from keylane.pipeline.job import source_options
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ TASKS_MAX: Final = 20_000
 """The driver keeps each task's place and where its shuffle lies: more records make longer tasks,
 not more of them. At 10^12 records a task has 50,000,000."""
 
+Unusual = Literal["empty", "lanes"]
+"""Of a range: no record in it; lanes of keylane's in place of partitions."""
 _OFFSETS: Final = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 
@@ -65,7 +68,7 @@ def find_range(
     start: str = "earliest",
     end: str = "latest",
     options: Mapping[str, str] | None = None,
-    may_be_empty: bool = False,
+    may_be: Unusual | None = None,
 ) -> TopicRange:
     """Turn two places into offsets of every partition.
 
@@ -75,12 +78,15 @@ def find_range(
 
     Raises:
         ConfigInvalid: a place cannot be read, the topic does not exist, no broker answers, or
-            nothing lies between the two and the range may not be empty; the text names the place.
+            nothing lies between the two, or keylane shows lanes as its partitions, and that may not
+            be; the text names the place.
     """
     options = dict(options or {})
     with SparkAdmin(spark, bootstrap, options) as admin:
         facts = admin.describe(topic)
         count = facts.partition_count
+        if may_be != "lanes":
+            refuse_lanes(admin, topic, count)
         first = admin.list_offsets(topic, count, "earliest")
         last = admin.list_offsets(topic, count, "latest")
         starts = _place(admin, topic, "start", start, first, last, first)
@@ -96,12 +102,32 @@ def find_range(
         options=options,
         topic_id=facts.topic_id,
     )
-    if found.offset_count == 0 and not may_be_empty:
+    if found.offset_count == 0 and may_be != "empty":
         raise ConfigInvalid(
             f"topic {topic}: no records from {start} to {end}"
             f" (it holds offsets {_show(first)} to {_show(last)})"
         )
     return found
+
+
+def refuse_lanes(admin: SparkAdmin, topic: str, partition_count: int) -> None:
+    """Refuse a topic that keylane shows with lanes as partitions, whose offsets are no places.
+
+    That is a lane topic, or one with a lane rule. Any topic has one lane per partition there.
+
+    Raises:
+        ConfigInvalid: names the topic to take.
+    """
+    whole, _ = split_lane_name(topic)
+    try:
+        count = admin.describe(f"{whole}.lanes-1").partition_count
+    except ConfigInvalid:
+        return  # at Kafka itself, where no topic has that name
+    if count < partition_count:
+        raise ConfigInvalid(
+            f"topic {topic} at {admin.bootstrap}: its {partition_count} partitions are lanes;"
+            f" name {whole} and the brokers' address"
+        )
 
 
 def count_partitions(

@@ -119,12 +119,13 @@ def follow(spark: SparkSession, args: SimpleNamespace, options: Mapping[str, str
     from keylane.pipeline.audit.stream import CHECKPOINT, Follower, coverage_stream
     from keylane.pipeline.brokers import SparkAdmin
     from keylane.pipeline.job import spark_errors
+    from keylane.pipeline.topic_range import refuse_lanes
 
     folder = open_folder(args.out, spark)
     require_shared(spark, folder, "--out")  # its checkpoint has the state of all executors
     with SparkAdmin(spark, args.bootstrap, options) as admin:
         for topic in (args.input, args.audit):
-            admin.describe(topic)
+            refuse_lanes(admin, topic, admin.describe(topic).partition_count)
         follower = Follower(
             lambda: admin.committed(args.follow, args.input),
             lambda text: print(text, flush=True),

@@ -28,6 +28,7 @@ from keylane.pipeline.migration.sides import NAMES
 from keylane.pipeline.tables import json_rows, parquet_bytes
 from keylane.pipeline.topic_range import (
     TopicRange,
+    Unusual,
     changes_since,
     count_tasks,
     find_range,
@@ -124,11 +125,13 @@ def run_migration(
     """
     with ExitStack() as stack:
         run = _Run(spark, request, progress, stack)
-        both = [_range_of(spark, side) for side in (request.before, request.after)]
+        # Lanes of a topic have its records; of reports, the place says what they are of.
+        may_be: Unusual | None = "lanes" if request.work_of is None else None
+        both = [_range_of(spark, side, may_be) for side in (request.before, request.after)]
         if request.work_of is None:
             stack.enter_context(spark_errors("verify-migration"))
             return run.compare(run.topics(both), both, {NAMES[i]: _judged(both[i]) for i in NAMES})
-        work = _range_of(spark, request.work_of)
+        work = _range_of(spark, request.work_of, None)
         stack.enter_context(spark_errors("verify-migration"))
         return run.compare(run.groups(both, work), both, {"input": _judged(work)}, work)
 
@@ -302,9 +305,15 @@ def save_result(result: MigrationResult, folder: Folder) -> None:
     folder.write(VERDICT, (text + "\n").encode())
 
 
-def _range_of(spark: SparkSession, side: SideRequest) -> TopicRange:
+def _range_of(spark: SparkSession, side: SideRequest, may_be: Unusual | None) -> TopicRange:
     return find_range(
-        spark, side.bootstrap, side.topic, start=side.start, end=side.end, options=side.options
+        spark,
+        side.bootstrap,
+        side.topic,
+        start=side.start,
+        end=side.end,
+        options=side.options,
+        may_be=may_be,
     )
 
 

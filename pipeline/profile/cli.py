@@ -120,7 +120,7 @@ def _run(
         start=args.start,
         end=args.end,
         options=options,
-        may_be_empty=args.follow,
+        may_be="empty" if args.follow else None,
     )
     if plan is not None and plan.partition_count != chosen.partition_count:
         raise ConfigInvalid(

@@ -101,7 +101,7 @@ def test_a_rolling_profile_in_a_bucket_goes_on(
     store = SliceStore(
         folder=open_folder(f"{uri}/out", spark).child(SLICES_FOLDER),
         topic=name,
-        topic_id=find_range(spark, kafka, name, may_be_empty=True).topic_id,
+        topic_id=find_range(spark, kafka, name, may_be="empty").topic_id,
         slice_s=60,
         slice_count=2,
     )

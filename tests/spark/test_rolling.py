@@ -54,9 +54,7 @@ class Rolling:
 
     def chosen(self, **options: str) -> TopicRange:
         """All that the topic has now."""
-        return find_range(
-            self.spark, self.bootstrap, self.topic, options=options, may_be_empty=True
-        )
+        return find_range(self.spark, self.bootstrap, self.topic, options=options, may_be="empty")
 
     def run(self, write=None, *, store: SliceStore | None = None, **options: str) -> LoadProfile:
         """Return the last profile."""
