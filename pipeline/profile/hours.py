@@ -20,7 +20,6 @@ from keylane.assignor.hourly import HourLoads, HourReport, plan_all_hours
 from keylane.assignor.profile import LoadProfile
 from keylane.errors import JobFailed
 from keylane.pipeline import expressions
-from keylane.pipeline.expressions import BUCKET_BITS
 from keylane.pipeline.profile.files import parquet_bytes, save_pictures
 from keylane.pipeline.profile.hour_files import HOURS_FOLDER, save_hours
 from keylane.pipeline.profile.hour_index import HourIndex
@@ -32,8 +31,9 @@ if TYPE_CHECKING:
 
 HOURS_MAX: Final = 31 * 24
 """A month; of more hours the newest are kept."""
-ROWS_MAX: Final = HOURS_MAX << BUCKET_BITS
-"""Of one partition: 100 MB, as Arrow has them."""
+ROWS_MAX: Final = 1 << 20
+"""Of several partitions together: 33 MB, as Arrow has them. One alone has three times as many at
+most: all buckets in all hours."""
 HOUR_S: Final = 3_600
 WORTH: Final = "worth.parquet"
 WORTH_SCHEMA: Final = pa.schema(
