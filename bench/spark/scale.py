@@ -309,8 +309,10 @@ def keep_row(row: dict[str, Any]) -> None:
     def place(one: Mapping[str, Any]) -> tuple[int, int, int]:
         return list(JOBS).index(one["job"]), one["records"], one["cores"]
 
+    machine = describe_run()
+    machine["machine_cores"] = machine.pop("cores")  # `cores` are those that a run was given
     others = [one for one in kept_rows() if place(one) != place(row)]
-    rows = sorted([*others, {**row, **describe_run()}], key=place)
+    rows = sorted([*others, {**row, **machine}], key=place)
     save(RESULT, {"runs": rows})
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from bench.end_to_end import stage
+from bench.spark import scale
 from bench.spark.made import STEP_US, MadeLog
 from bench.spark.scale import JOBS, WARM_RECORDS
 from keylane.audit.record import Place, ReportBook
@@ -45,3 +47,16 @@ def test_a_made_report_is_one_of_the_book(spark: SparkSession) -> None:
     made = log.reports().where(f"offset = {5 * 32 + 16}").first()
     assert made is not None
     assert (made["partition"], bytes(made["value"])) == (wanted.partition, wanted.value)
+
+
+def test_runs_with_one_and_two_cores_are_two_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row keeps the cores that Spark had, which are not those of the machine."""
+    for module in (scale, stage):
+        monkeypatch.setattr(module, "RESULTS", tmp_path)
+
+    for cores, seconds in ((2, 5.0), (1, 9.0), (2, 4.0)):
+        scale.keep_row({"job": "profile", "cores": cores, "records": 1_000, "s": seconds})
+
+    assert [(row["cores"], row["s"]) for row in scale.kept_rows()] == [(1, 9.0), (2, 4.0)]
