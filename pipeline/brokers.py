@@ -25,6 +25,8 @@ ASK_TIMEOUT_MS: Final = 20_000
 POLL_MS: Final = 1_000
 ISOLATION: Final = "kafka.isolation.level"
 READ_COMMITTED: Final = "read_committed"
+NO_TOPIC: Final = ("UnknownTopicOrPartition", "InvalidTopic", "TopicAuthorization")
+"""Of errors. To a client without a right to it, brokers name a topic that is not there so, too."""
 
 
 class TopicIdentity(NamedTuple):
@@ -51,12 +53,24 @@ class SparkAdmin:
 
     def describe(self, topic: str) -> TopicIdentity:
         """Id and partitions of the topic now. Raises ConfigInvalid when none is there, or shown."""
-        names = self._jvm.java.util.ArrayList()
-        names.add(topic)
         try:
-            described = self._admin.describeTopics(names).allTopicNames().get().get(topic)
+            return self._describe(topic)
         except Py4JError as error:
             raise self._refused(topic, error) from None
+
+    def find(self, topic: str) -> TopicIdentity | None:
+        """The same, None when none is there or shown. Raises ConfigInvalid: no broker answers."""
+        try:
+            return self._describe(topic)
+        except Py4JError as error:
+            if any(sign in first_line(error) for sign in NO_TOPIC):
+                return None
+            raise self._refused(topic, error) from None
+
+    def _describe(self, topic: str) -> TopicIdentity:
+        names = self._jvm.java.util.ArrayList()
+        names.add(topic)
+        described = self._admin.describeTopics(names).allTopicNames().get().get(topic)
         return TopicIdentity(
             str(described.topicId().toString()), int(described.partitions().size())
         )

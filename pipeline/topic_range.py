@@ -116,14 +116,11 @@ def refuse_lanes(admin: SparkAdmin, topic: str, partition_count: int) -> None:
     That is a lane topic, or one with a lane rule. Any topic has one lane per partition there.
 
     Raises:
-        ConfigInvalid: names the topic to take.
+        ConfigInvalid: names the topic to take, or no broker answers.
     """
     whole, _ = split_lane_name(topic)
-    try:
-        count = admin.describe(f"{whole}.lanes-1").partition_count
-    except ConfigInvalid:
-        return  # at Kafka itself, where no topic has that name
-    if count < partition_count:
+    found = admin.find(f"{whole}.lanes-1")  # at Kafka itself no topic has that name
+    if found is not None and found.partition_count < partition_count:
         raise ConfigInvalid(
             f"topic {topic} at {admin.bootstrap}: its {partition_count} partitions are lanes;"
             f" name {whole} and the brokers' address"
