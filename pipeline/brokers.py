@@ -25,8 +25,10 @@ ASK_TIMEOUT_MS: Final = 20_000
 POLL_MS: Final = 1_000
 ISOLATION: Final = "kafka.isolation.level"
 READ_COMMITTED: Final = "read_committed"
-NO_TOPIC: Final = ("UnknownTopicOrPartition", "InvalidTopic", "TopicAuthorization")
-"""Of errors. To a client without a right to it, brokers name a topic that is not there so, too."""
+NO_TOPIC: Final = ("UnknownTopicOrPartition", "InvalidTopic")
+"""Kafka's errors for a name without a topic."""
+NO_RIGHT: Final = "TopicAuthorization"
+"""The error for that where a client may not see such a topic, whether it is there or not."""
 
 
 class TopicIdentity(NamedTuple):
@@ -59,11 +61,11 @@ class SparkAdmin:
             raise self._refused(topic, error) from None
 
     def find(self, topic: str) -> TopicIdentity | None:
-        """The same, None when none is there or shown. Raises ConfigInvalid: no broker answers."""
+        """The same; None when none is there, or shown. Raises ConfigInvalid: it is not known."""
         try:
             return self._describe(topic)
         except Py4JError as error:
-            if any(sign in first_line(error) for sign in NO_TOPIC):
+            if any(name in first_line(error) for name in (*NO_TOPIC, NO_RIGHT)):
                 return None
             raise self._refused(topic, error) from None
 
@@ -155,7 +157,7 @@ class SparkAdmin:
 
     def _refused(self, topic: str, error: Py4JError) -> ConfigInvalid:
         cause = first_line(error)
-        if "UnknownTopicOrPartition" in cause or "InvalidTopic" in cause:
+        if any(name in cause for name in NO_TOPIC):
             return ConfigInvalid(f"topic {topic}: {self.bootstrap} has no such topic")
         if "TimeoutException" in cause:
             return ConfigInvalid(f"{self.bootstrap}: no broker answers ({cause})")

@@ -32,7 +32,7 @@ TASKS_MAX: Final = 20_000
 not more of them. At 10^12 records a task has 50,000,000."""
 
 Unusual = Literal["empty", "lanes"]
-"""Of a range: no record in it; lanes of keylane's in place of partitions."""
+"""A range that most jobs refuse: without offsets; with keylane's lanes in place of partitions."""
 _OFFSETS: Final = re.compile(r"\d+:\d+(,\d+:\d+)*")
 
 
@@ -111,15 +111,16 @@ def find_range(
 
 
 def refuse_lanes(admin: SparkAdmin, topic: str, partition_count: int) -> None:
-    """Refuse a topic that keylane shows with lanes as partitions, whose offsets are no places.
+    """Refuse a topic that keylane shows with lanes as partitions: a lane topic, or one with a rule.
 
-    That is a lane topic, or one with a lane rule. Any topic has one lane per partition there.
+    keylane answers to `TOPIC.lanes-1` with the partitions of any topic that may have one lane each:
+    not of one with murmur2 and a count that is no power of two, nor under another pattern of names.
 
     Raises:
         ConfigInvalid: names the topic to take, or no broker answers.
     """
     whole, _ = split_lane_name(topic)
-    found = admin.find(f"{whole}.lanes-1")  # at Kafka itself no topic has that name
+    found = admin.find(f"{whole}.lanes-1")  # at Kafka there is none
     if found is not None and found.partition_count < partition_count:
         raise ConfigInvalid(
             f"topic {topic} at {admin.bootstrap}: its {partition_count} partitions are lanes;"

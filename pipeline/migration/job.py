@@ -125,7 +125,7 @@ def run_migration(
     """
     with ExitStack() as stack:
         run = _Run(spark, request, progress, stack)
-        # Lanes of a topic have its records; of reports, the place says what they are of.
+        # Lanes have the records of their topic, each once. But reports name Kafka's partitions.
         may_be: Unusual | None = "lanes" if request.work_of is None else None
         both = [_range_of(spark, side, may_be) for side in (request.before, request.after)]
         if request.work_of is None:
