@@ -11,6 +11,9 @@ be committed. So a kill -9 at any moment can repeat work, and never lose any.
 from __future__ import annotations
 
 import argparse
+import asyncio
+import faulthandler
+import gc
 import importlib
 import os
 import signal
@@ -51,6 +54,8 @@ POLL_MS: Final = 200
 BATCH_RECORDS_MAX: Final = 500
 
 STOP_WORD: Final = b"stop"
+STOP_LATE_S: Final = 10.0
+"""A member commits, leaves the group and ends within 5 s; after this its log has its stacks."""
 
 MODULES: Final = {
     "confluent-kafka": "keylane.demo.member_confluent",
@@ -221,7 +226,18 @@ def _watch_parent(stopping: threading.Event) -> None:
     while words := os.read(0, 64):
         if STOP_WORD in words:
             stopping.set()
+            late = threading.Timer(STOP_LATE_S, _log_stacks)
+            late.daemon = True
+            late.start()
     os._exit(3)
+
+
+def _log_stacks() -> None:
+    """Log where all threads and asyncio tasks wait: client libraries can hang as they close."""
+    faulthandler.dump_traceback(all_threads=True)
+    for task in gc.get_objects():
+        if type(task) is asyncio.Task and not task.done():
+            task.print_stack()
 
 
 if __name__ == "__main__":

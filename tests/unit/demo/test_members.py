@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import subprocess
 import sys
@@ -41,3 +42,47 @@ def test_the_last_words_of_killed_members_are_read(
     assert released == RELEASED
     assert isinstance(ended, Ended)
     assert ended.end is SessionEnd.KILLED
+
+
+HANGS = """
+import asyncio, sys
+
+async def close_that_never_ends():
+    print("closes", file=sys.stderr, flush=True)
+    await asyncio.get_running_loop().create_future()
+
+def consume(progress, seat, is_stopping):
+    asyncio.run(close_that_never_ends())
+"""
+MEMBER = """
+from keylane.demo import member
+
+member.STOP_LATE_S, member.MODULES["aiokafka"] = 0.0, "hangs"
+member.main()
+"""
+
+
+def test_a_member_that_does_not_stop_logs_where_it_waits(tmp_path: Path) -> None:
+    """Its threads, and its asyncio tasks, of which a thread's stack shows nothing."""
+    (tmp_path / "hangs.py").write_text(HANGS)
+    command = [sys.executable, "-c", MEMBER, "--client", "aiokafka", "--bootstrap", "b:1"]
+    with subprocess.Popen(
+        [*command, "--topic", "t", "--group", "g", "--number", "1"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        text=True,
+    ) as process:
+        assert process.stdin is not None and process.stderr is not None
+        assert process.stderr.readline() == "closes\n"
+        process.stdin.write("stop\n")
+        process.stdin.flush()
+
+        lines: list[str] = []
+        while not any("in close_that_never_ends" in line for line in lines):
+            lines.append(process.stderr.readline())
+            assert lines[-1], "it ended"
+
+        process.stdin.close()
+        assert process.wait() == 3, "its parent is gone"
+    assert any("asyncio/base_events.py" in line for line in lines)
