@@ -237,7 +237,7 @@ def _log_stacks() -> None:
     faulthandler.dump_traceback(all_threads=True)
     for task in gc.get_objects():
         if type(task) is asyncio.Task and not task.done():
-            task.print_stack()
+            task.print_stack(file=sys.stderr)  # by default its first line goes to stdout
 
 
 if __name__ == "__main__":

@@ -69,11 +69,13 @@ def test_a_member_that_does_not_stop_logs_where_it_waits(tmp_path: Path) -> None
     with subprocess.Popen(
         [*command, "--topic", "t", "--group", "g", "--number", "1"],
         stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
         text=True,
     ) as process:
         assert process.stdin is not None and process.stderr is not None
+        assert process.stdout is not None
         assert process.stderr.readline() == "closes\n"
         process.stdin.write("stop\n")
         process.stdin.flush()
@@ -84,5 +86,6 @@ def test_a_member_that_does_not_stop_logs_where_it_waits(tmp_path: Path) -> None
             assert lines[-1], "it ended"
 
         process.stdin.close()
+        assert process.stdout.read() == "", "that is for events"
         assert process.wait() == 3, "its parent is gone"
     assert any("asyncio/base_events.py" in line for line in lines)
