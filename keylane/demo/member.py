@@ -11,9 +11,7 @@ be committed. So a kill -9 at any moment can repeat work, and never lose any.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import faulthandler
-import gc
 import importlib
 import os
 import signal
@@ -55,7 +53,8 @@ BATCH_RECORDS_MAX: Final = 500
 
 STOP_WORD: Final = b"stop"
 STOP_LATE_S: Final = 10.0
-"""A member commits, leaves the group and ends within 5 s; after this its log has its stacks."""
+"""A member commits, leaves the group and ends within 5 s; after this its log has its threads'
+stacks, since client libraries can hang as they close."""
 
 MODULES: Final = {
     "confluent-kafka": "keylane.demo.member_confluent",
@@ -226,18 +225,8 @@ def _watch_parent(stopping: threading.Event) -> None:
     while words := os.read(0, 64):
         if STOP_WORD in words:
             stopping.set()
-            late = threading.Timer(STOP_LATE_S, _log_stacks)
-            late.daemon = True
-            late.start()
+            faulthandler.dump_traceback_later(STOP_LATE_S)
     os._exit(3)
-
-
-def _log_stacks() -> None:
-    """Log where all threads and asyncio tasks wait: client libraries can hang as they close."""
-    faulthandler.dump_traceback(all_threads=True)
-    for task in gc.get_objects():
-        if type(task) is asyncio.Task and not task.done():
-            task.print_stack(file=sys.stderr)  # by default its first line goes to stdout
 
 
 if __name__ == "__main__":
