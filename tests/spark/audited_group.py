@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from keylane.demo.events import Event
 from keylane.demo.ledger import Ledger, build_ledger
-from keylane.demo.members import MemberProcess, Members, last_words
+from keylane.demo.members import Members, last_words
 from keylane.demo.producer import OrderProducer
 from keylane.demo.scenario import client_of
 
@@ -30,9 +30,6 @@ class GroupRun:
     rate_per_s: float = 1500.0
     timeout_s: float = 180.0
     """Time-out of each step, in seconds."""
-    stop_timeout_s: float = 60.0
-    """All clients give up a request within this time (aiokafka: 40 s); a member that has not ended
-    then is killed, as in the demo."""
 
 
 class AuditedGroup:
@@ -51,8 +48,6 @@ class AuditedGroup:
             bootstrap=run.kafka, topic=run.topic, rate_per_s=run.rate_per_s, customers=300
         )
         self._ledger, self._events = Ledger(), list[Event]()
-        self.hung: list[str] = []
-        """Logs of members that did not end when they were asked to, with their stacks."""
 
     def play(self) -> Ledger:
         """Run to the end; every order is processed and all members have left."""
@@ -73,25 +68,13 @@ class AuditedGroup:
             self._until(lambda: self._producer.finished, "the producer's end")
             produced = self._producer.produced()
             self._until(lambda: self._ledger.lost_count(produced) == 0, "the rest")
-            self._stop()
+            self._members.ask_to_stop()
+            self._until(lambda: not self._members.alive, "the members' end")
         finally:
             self._members.close()
         failed = [f"{m.number} {m.client}: {last_words(m)}" for m in self._members.failed]
         assert failed == []
         return build_ledger(self._events)
-
-    def _stop(self) -> None:
-        self._members.ask_to_stop()
-        deadline_s = time.monotonic() + self.run.stop_timeout_s
-        while self._members.alive and time.monotonic() < deadline_s:
-            self._book(self._members.read(timeout_s=0.2))
-        self.hung = [f"member {m.number}, {m.client}:\n{read_log(m)}" for m in self._members.alive]
-        self._book(self._members.kill_all())
-
-    def _book(self, events: Iterable[Event]) -> None:
-        for event in events:
-            self._events.append(event)
-            self._ledger.apply(event)
 
     def _readers(self) -> set[int]:
         return {owner.member for owner in self._ledger.lane_owners.values()}
@@ -103,10 +86,16 @@ class AuditedGroup:
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         deadline_s = time.monotonic() + self.run.timeout_s
         while not condition():
-            assert time.monotonic() < deadline_s, f"not within {self.run.timeout_s} s: {what}"
-            self._book(self._members.read(timeout_s=0.2))
+            assert time.monotonic() < deadline_s, self._late(what)
+            for event in self._members.read(timeout_s=0.2):
+                self._events.append(event)
+                self._ledger.apply(event)
 
-
-def read_log(member: MemberProcess) -> str:
-    """All that a member wrote to its log: a few lines, unless it hangs."""
-    return member.log_path.read_text(errors="replace")
+    def _late(self, what: str) -> str:
+        """The step that was late, and the members' logs: one that does not stop has its stacks there."""
+        logs = [
+            f"member {member.number}, {member.client}:\n{text}"
+            for member in self._members.alive
+            if (text := member.log_path.read_text(errors="replace"))
+        ]
+        return "\n".join([f"not within {self.run.timeout_s} s: {what}", *logs])

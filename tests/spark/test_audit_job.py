@@ -68,8 +68,7 @@ def test_a_real_group_with_kills_is_clean(
         folder=tmp_path,
         orders=3000,
     )
-    group = AuditedGroup(run)
-    ledger = group.play()
+    ledger = AuditedGroup(run).play()
     request = AuditRequest(
         bootstrap=kafka, input_topic=orders, audit_topic=audit_topic, out=str(tmp_path / "out")
     )
@@ -82,10 +81,6 @@ def test_a_real_group_with_kills_is_clean(
     # The demo's own ledger counts the same: each delivery is a report.
     assert verdict.reports >= ledger.counts.deliveries
     assert verdict.redelivered >= ledger.counts.after_kill
-    if group.hung:
-        at_keylane = [line for line in shared_keylane.log.splitlines() if f"{orders}-group" in line]
-        seen = "\n".join([*group.hung, *at_keylane[-40:]])
-        pytest.xfail(f"killed, since its client did not close: its last commits may lack\n{seen}")
     with SparkAdmin(spark, kafka) as admin:
         committed = admin.committed(f"{orders}-group", orders)
     assert committed == {partition: end for partition, (_, end) in verdict.judged.items()}
