@@ -92,7 +92,7 @@ class AuditedGroup:
                 self._ledger.apply(event)
 
     def _late(self, what: str) -> str:
-        """The step that was late, and the members' logs: one that does not stop has its stacks there."""
+        """The step that was late, with logs of members: one that does not stop logs its stacks."""
         logs = [
             f"member {member.number}, {member.client}:\n{text}"
             for member in self._members.alive
